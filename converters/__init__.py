@@ -1,0 +1,1 @@
+"""wellfed.converters: repack a dataset once into shards that read fast."""

@@ -1,0 +1,86 @@
+"""The `wellfed` command: registers one file a command and turns errors into exit codes.
+
+Exit codes (design section 9): 0 done; 1 a failed operation; 2 wrong usage or configuration; 3 done, but samples were
+rejected or a check found damage; 4 the verdict is not `passed`; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import traceback
+from types import FrameType
+
+import click
+import typer
+
+from .. import __version__
+from ..errors import WellfedError
+from .bench import bench
+from .convert import convert
+from .demo import demo
+from .doctor import doctor
+from .inspect import inspect
+from .tune import tune
+from .verify import verify
+
+app = typer.Typer(
+    name="wellfed",
+    help="Keep a training GPU fed: repack a dataset once, load it fast, tune the loader and batch size by measuring.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (convert, verify, inspect, tune, bench, doctor, demo):
+    app.command()(command)
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        typer.echo(f"wellfed {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Show the version."),
+    debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error (accepted anywhere)."),
+) -> None:
+    # `debug` is taken out of the arguments by `main` before typer runs; it stands here for --help.
+    del version, debug
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit with the design's codes."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    debug = "--debug" in arguments
+    arguments = [a for a in arguments if a != "--debug"]
+    # A scheduler's SIGTERM gets the same clean end as Ctrl-C.
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        code = app(arguments, prog_name="wellfed", standalone_mode=False)
+    except click.exceptions.Exit as error:
+        code = error.exit_code
+    except (KeyboardInterrupt, click.exceptions.Abort):
+        typer.echo("wellfed: interrupted.", err=True)
+        code = 130
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except WellfedError as error:
+        if debug:
+            traceback.print_exc()
+        typer.echo(f"wellfed: {error}", err=True)
+        code = error.exit_code
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        hint = "" if debug else " Run again with --debug for the traceback."
+        typer.echo(f"wellfed: internal error, please report it: {type(error).__name__}: {error}.{hint}", err=True)
+        code = 1
+    sys.exit(code if isinstance(code, int) else 0)

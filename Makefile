@@ -1,0 +1,73 @@
+# Needs python3 >= 3.11 and make; everything else is installed into .venv by pip.
+PYTHON ?= python3
+# `make PIP_FLAGS= demo` shows pip's own progress.
+PIP_FLAGS ?= -qq
+VENV := .venv
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check $(PIP_FLAGS)
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-long test-gpu check format wheel clean
+
+help:
+	@echo "make demo       make a dataset, convert, tune, and write demo/report.html"
+	@echo "make test       run the tests"
+	@echo "make check      formatting, lint, types, import direction, then the tests"
+	@echo "make test-long  run the tests that take minutes"
+	@echo "make test-gpu   run the tests that need a CUDA GPU, in the python that is there"
+	@echo "make format     format the code and mend what ruff can mend"
+	@echo "make wheel      build the wheel and the sdist into dist/"
+	@echo "make clean      remove what was built, .venv included"
+
+# The stamps make a second run install nothing; a changed pyproject.toml installs again.
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "wellfed needs Python 3.11 or newer; name one: make PYTHON=python3.11")'
+	@echo "Creating $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.installed: pyproject.toml $(VENV)/.created
+	@echo "Installing wellfed and what it needs into $(VENV) (PyTorch is large: minutes the first time)"
+	@$(PIP_INSTALL) --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	@echo "Installing what the tests need into $(VENV)"
+	@$(PIP_INSTALL) --editable '.[dev]'
+	@touch $@
+
+install: $(VENV)/.installed
+
+demo: $(VENV)/.installed
+	@$(BIN)/wellfed demo --output demo
+
+test: $(VENV)/.installed-dev
+	@$(BIN)/python -m pytest -q -m "not long and not gpu"
+
+test-long: $(VENV)/.installed-dev
+	@$(BIN)/python -m pytest -m "long and not gpu" -o timeout=1800
+
+# Only files with such tests are collected: the others may need libraries that a GPU machine does not have.
+test-gpu:
+	@PYTHONPATH="$(CURDIR)/.typing$${PYTHONPATH:+:$$PYTHONPATH}" $(PYTHON) -m pytest -m gpu \
+	  $$(grep -rl --include='test_*.py' 'mark\.gpu' tests)
+
+check: $(VENV)/.installed-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/hadolint Dockerfile
+	$(BIN)/python -m pytest -q tests/test_imports.py
+	@$(MAKE) --no-print-directory test
+
+format: $(VENV)/.installed-dev
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+wheel: $(VENV)/.installed-dev
+	@rm -rf build
+	@$(BIN)/python -m build --outdir dist .
+
+clean:
+	rm -rf $(VENV) build dist demo *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

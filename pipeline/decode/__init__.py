@@ -1,0 +1,1 @@
+"""Encoded bytes: header facts, checks, augmentation parameters, and pixels on the CPU."""

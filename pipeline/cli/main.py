@@ -11,7 +11,6 @@ import sys
 import traceback
 from types import FrameType
 
-import click
 import typer
 
 from .. import __version__
@@ -24,6 +23,8 @@ from .inspect import inspect
 from .tune import tune
 from .verify import verify
 
+INTERRUPTED = 130
+
 app = typer.Typer(
     name="wellfed",
     help="Keep a training GPU fed: repack a dataset once, load it fast, tune the loader and batch size by measuring.",
@@ -34,6 +35,10 @@ app = typer.Typer(
 )
 for command in (convert, verify, inspect, tune, bench, doctor, demo):
     app.command()(command)
+
+
+# Newer typer carries its own click, older ones import it: this base of its usage errors is found in both.
+_CommandLineError = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 
 def _show_version(value: bool) -> None:
@@ -64,23 +69,25 @@ def main(arguments: list[str] | None = None) -> None:
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         code = app(arguments, prog_name="wellfed", standalone_mode=False)
-    except click.exceptions.Exit as error:
+    except typer.Exit as error:
         code = error.exit_code
-    except (KeyboardInterrupt, click.exceptions.Abort):
-        typer.echo("wellfed: interrupted.", err=True)
-        code = 130
-    except click.ClickException as error:
-        error.show()
-        code = error.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
     except WellfedError as error:
         if debug:
             traceback.print_exc()
         typer.echo(f"wellfed: {error}", err=True)
         code = error.exit_code
     except Exception as error:
+        if isinstance(error, _CommandLineError):
+            error.show()  # type: ignore[attr-defined]
+            sys.exit(error.exit_code)  # type: ignore[attr-defined]
         if debug:
             traceback.print_exc()
         hint = "" if debug else " Run again with --debug for the traceback."
         typer.echo(f"wellfed: internal error, please report it: {type(error).__name__}: {error}.{hint}", err=True)
         code = 1
+    # typer turns a KeyboardInterrupt into this code by itself.
+    if code == INTERRUPTED:
+        typer.echo("wellfed: interrupted.", err=True)
     sys.exit(code if isinstance(code, int) else 0)

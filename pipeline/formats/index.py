@@ -69,7 +69,5 @@ def open_index(path: Path, *, fields: Sequence[str], samples: int) -> np.ndarray
         )
     keys = index["key"]
     if samples and not bool(np.all(keys[1:] > keys[:-1])):
-        raise DamagedDatasetError(
-            f"keys in the index {str(path)!r} must ascend", remedy="Convert the dataset again."
-        )
+        raise DamagedDatasetError(f"keys in the index {str(path)!r} must ascend", remedy="Convert the dataset again.")
     return index

@@ -1,0 +1,7 @@
+"""Stored datasets: manifest, index, names, and one Source for each kind of storage."""
+
+from .base import Source
+from .index import INDEX_NAME, MODES, index_dtype, mode_code, open_index
+from .manifest import Manifest, Shard
+
+__all__ = ["INDEX_NAME", "MODES", "Manifest", "Shard", "Source", "index_dtype", "mode_code", "open_index"]

@@ -1,0 +1,238 @@
+"""Find the files of a folder of class folders, in an order that depends on their names alone."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+from array import array
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ..errors import UsageError
+from .manifest import class_names_digest
+from .names import Names
+
+_LAYOUT = "Arrange the images as ROOT/CLASS/IMAGE, one folder for each class, and give ROOT."
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderScan:
+    """What a folder of class folders holds; row r is planned number r, rejected entries included.
+
+    Attributes:
+        root: the folder.
+        class_names: first-level folders, sorted as text (so that "10" comes before "2"), empty ones included.
+        names: relative paths (class folder included), one after another, exactly as bytes.
+        offsets: u8, shape (n + 1,): name r is names[offsets[r]:offsets[r + 1]].
+        labels: i8, shape (n,): positions in class_names.
+        sizes: u8, shape (n,): bytes; 0 where the entry could not be read.
+        mtimes_ns: i8, shape (n,): modification times, nanoseconds; 0 where the entry could not be read.
+        reasons: rows that cannot be samples, with the reason.
+        skipped: entries left out on purpose, counted by kind; a skipped folder counts once.
+        notes: counted remarks ("empty_class").
+    """
+
+    root: Path
+    class_names: tuple[str, ...]
+    names: bytes
+    offsets: np.ndarray
+    labels: np.ndarray
+    sizes: np.ndarray
+    mtimes_ns: np.ndarray
+    reasons: Mapping[int, str]
+    skipped: Mapping[str, int]
+    notes: Mapping[str, int]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def name_bytes(self, row: int) -> bytes:
+        """The relative path of a row."""
+        return Names(self.names, self.offsets).bytes_at(row)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 hex digest over names, sizes and classes; modification times don't count, so a copy is equal."""
+        digest = hashlib.sha256(class_names_digest(self.class_names))
+        digest.update(hashlib.sha256(self.names).digest())
+        for column in (self.offsets, self.labels, self.sizes):
+            digest.update(hashlib.sha256(column.tobytes()).digest())
+        return digest.hexdigest()
+
+
+class _Entry(NamedTuple):
+    path: bytes
+    size: int
+    mtime_ns: int
+    reason: str | None
+
+
+def scan_folder(root: Path) -> FolderScan:
+    """Walk a folder of class folders.
+
+    A class is a first-level folder (or a link to one); files below it, however deep, belong to it. Every file is a
+    candidate: its content decides later whether it is an image. Links are followed. A link that leads nowhere or to
+    a folder above itself, a file or folder that cannot be read, an empty file and anything that is neither file nor
+    folder become rejected rows. A first-level entry of that kind keeps its name as a class, so that a disk that is
+    not mounted never shifts labels.
+
+    Raises:
+        UsageError: the root is missing, not a folder, unreadable or empty, or no class folder holds a file.
+    """
+    top = os.fsencode(root)
+    entries = _list_root(root, top)
+    skipped: Counter[str] = Counter()
+    notes: Counter[str] = Counter()
+    above = {_identity(os.stat(top))}
+    classes: list[tuple[str, bytes]] = []
+    for name in entries:
+        if kind := _skip_kind(name):
+            skipped[kind] += 1
+        elif _is_no_folder(os.path.join(top, name)):
+            skipped["outside_class_folders"] += 1
+        else:
+            classes.append((name.decode("utf-8", "surrogateescape"), name))
+    classes.sort()
+
+    names, offsets, labels = bytearray(), array("Q", [0]), array("q")
+    sizes, mtimes, reasons = array("Q"), array("q"), {}
+    for label, (_, folder) in enumerate(classes):
+        found = _walk(top, folder, above, skipped)
+        if not found:
+            notes["empty_class"] += 1
+        found.sort()
+        for entry in found:
+            if entry.reason is not None:
+                reasons[len(labels)] = entry.reason
+            names += entry.path
+            offsets.append(len(names))
+            labels.append(label)
+            sizes.append(entry.size)
+            mtimes.append(entry.mtime_ns)
+    if not labels:
+        raise _nothing_found(root, entries, classes, skipped)
+    return FolderScan(
+        root=Path(root),
+        class_names=tuple(text for text, _ in classes),
+        names=bytes(names),
+        offsets=np.array(offsets, dtype="<u8"),
+        labels=np.array(labels, dtype="<i8"),
+        sizes=np.array(sizes, dtype="<u8"),
+        mtimes_ns=np.array(mtimes, dtype="<i8"),
+        reasons=reasons,
+        skipped=dict(sorted(skipped.items())),
+        notes=dict(sorted(notes.items())),
+    )
+
+
+def _list_root(root: Path, top: bytes) -> list[bytes]:
+    try:
+        return sorted(os.listdir(top))
+    except FileNotFoundError as error:
+        raise UsageError("the folder must exist", got=str(root), remedy="Check the path.") from error
+    except NotADirectoryError as error:
+        raise UsageError("the path must be a folder, not a file", got=str(root), remedy=_LAYOUT) from error
+    except (OSError, ValueError) as error:
+        raise UsageError("the folder must be readable", got=f"{root}: {error}", remedy="Check the path.") from error
+
+
+def _nothing_found(
+    root: Path, entries: list[bytes], classes: list[tuple[str, bytes]], skipped: Counter[str]
+) -> UsageError:
+    if not entries:
+        return UsageError("the folder must hold images", got=f"{root}, which is empty", remedy=_LAYOUT)
+    if outside := skipped["outside_class_folders"]:
+        return UsageError(
+            "images must lie in class folders",
+            got=f"{root}, with {outside} files directly in it and none in {len(classes)} folders",
+            remedy=_LAYOUT,
+        )
+    left_out = sum(skipped.values())
+    return UsageError(
+        "the folder must hold images",
+        got=f"{root}, with {len(classes)} class folders and no files in them ({left_out} hidden entries skipped)",
+        remedy=_LAYOUT,
+    )
+
+
+def _skip_kind(name: bytes) -> str | None:
+    lower = name.lower()
+    if lower.startswith(b"._"):
+        return "apple_double"
+    if lower.startswith(b"."):
+        return "hidden"
+    if lower.startswith(b"thumbs.db"):
+        return "thumbs_db"
+    if lower == b"desktop.ini":
+        return "desktop_ini"
+    if lower == b"__macosx":
+        return "macosx"
+    return None
+
+
+def _is_no_folder(path: bytes) -> bool:
+    """Whether the path certainly is no class folder; one that cannot be looked at may be."""
+    return os.path.exists(path) and not os.path.isdir(path)
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
+def _walk(top: bytes, folder: bytes, above: set[tuple[int, int]], skipped: Counter[str]) -> list[_Entry]:
+    """All entries below one class folder, in no particular order."""
+    found: list[_Entry] = []
+    pending: list[tuple[bytes, frozenset[tuple[int, int]]]] = [(folder, frozenset(above))]
+    while pending:
+        path, parents = pending.pop()
+        full = os.path.join(top, path)
+        try:
+            status = os.stat(full)
+        except OSError as error:
+            found.append(_Entry(path, 0, 0, _reason(full, error)))
+            continue
+        if stat.S_ISDIR(status.st_mode):
+            if _identity(status) in parents:
+                found.append(_Entry(path, 0, 0, "symbolic link loop"))
+                continue
+            try:
+                children = os.listdir(full)
+            except OSError as error:
+                found.append(_Entry(path, 0, 0, _reason(full, error)))
+                continue
+            inside = parents | {_identity(status)}
+            for name in children:
+                if kind := _skip_kind(name):
+                    skipped[kind] += 1
+                else:
+                    pending.append((path + b"/" + name, inside))
+        else:
+            found.append(_file_entry(path, full, status))
+    return found
+
+
+def _file_entry(path: bytes, full: bytes, status: os.stat_result) -> _Entry:
+    reason = None
+    if not stat.S_ISREG(status.st_mode):
+        reason = "not a regular file"
+    elif not os.access(full, os.R_OK):
+        reason = "unreadable: permission denied"
+    elif status.st_size == 0:
+        reason = "zero bytes"
+    return _Entry(path, status.st_size, status.st_mtime_ns, reason)
+
+
+def _reason(full: bytes, error: OSError) -> str:
+    if error.errno == errno.ELOOP:
+        return "symbolic link loop"
+    if error.errno == errno.ENOENT and os.path.islink(full):
+        return "broken symbolic link"
+    return f"unreadable: {(error.strerror or str(error)).lower()}"

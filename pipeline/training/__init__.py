@@ -1,0 +1,21 @@
+"""Training steps, the device they run on (CUDA or simulated), and the loop that measures them."""
+
+from .accelerator import Accelerator, DeviceWindow, is_out_of_memory, open_accelerator
+from .cached import CachedBatches
+from .loop import Window, measure
+from .steps import REFERENCE_STEPS, Step, StepSpec, build_step, validate_step_name
+
+__all__ = [
+    "REFERENCE_STEPS",
+    "Accelerator",
+    "CachedBatches",
+    "DeviceWindow",
+    "Step",
+    "StepSpec",
+    "Window",
+    "build_step",
+    "is_out_of_memory",
+    "measure",
+    "open_accelerator",
+    "validate_step_name",
+]

@@ -1,0 +1,122 @@
+"""A user's own step, `module:function`: found, called, and checked."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..errors import StepError, UsageError
+
+__all__ = ["build_user_step"]
+
+
+def build_user_step(
+    name: str, keywords: Mapping[str, Any], *, passes_through: Callable[[BaseException], bool]
+) -> Callable[..., Any]:
+    """Import `module:function` (the working directory comes first on the path) and call it.
+
+    Args:
+        name: checked by `validate_step_name`.
+        keywords: what the function may ask for; it gets those it accepts.
+        passes_through: says of an exception that it must not be wrapped (out of device memory).
+
+    Returns:
+        The callable it returned, which takes (images, labels).
+
+    Raises:
+        UsageError: no such module or attribute, not callable, or it needs arguments other than those of `keywords`.
+        StepError: importing or calling it raised, or it returned something that cannot be called.
+    """
+    build = _find(name)
+    accepted = _accepted(name, build, keywords)
+    try:
+        step = build(**accepted)
+    except Exception as error:
+        if passes_through(error):
+            raise
+        raise StepError(
+            f"building the step {name} must return a callable, and raised",
+            got=f"{type(error).__name__}: {error}",
+            remedy="Mend the function; --debug shows its traceback.",
+        ) from error
+    if not callable(step):
+        raise StepError(
+            f"the function of the step {name} must return a callable that takes (images, labels)",
+            got=type(step).__name__,
+            remedy="Return a function, or an object with __call__, that trains on one batch.",
+        )
+    return step
+
+
+def _find(name: str) -> Callable[..., Any]:
+    module_name, _, attribute = name.partition(":")
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    importlib.invalidate_caches()
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise _import_failed(module_name, error) from error
+        raise UsageError(
+            f"the step's module {module_name!r} must be importable from {here!r} or the Python path",
+            got=str(error),
+            remedy="Run from the folder that holds the file, or set PYTHONPATH.",
+        ) from error
+    except Exception as error:
+        raise _import_failed(module_name, error) from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            functions = sorted(k for k, v in vars(found).items() if callable(v) and not k.startswith("_"))[:10]
+            raise UsageError(
+                f"the step's module {module_name!r} must have the function {attribute!r}",
+                got=f"a module with {', '.join(functions) or 'no functions'}",
+                remedy="Write module:function with a function of that module.",
+            )
+        found = getattr(found, part)
+    if not callable(found):
+        raise UsageError(
+            f"the step {name!r} must name a function",
+            got=type(found).__name__,
+            remedy="Name a function that builds and returns the step.",
+        )
+    return found
+
+
+def _import_failed(module_name: str, error: Exception) -> StepError:
+    return StepError(
+        f"the step's module {module_name!r} must import without an error",
+        got=f"{type(error).__name__}: {error}",
+        remedy="Mend the module; --debug shows its traceback.",
+    )
+
+
+def _accepted(name: str, build: Callable[..., Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        parameters = inspect.signature(build).parameters.values()
+    except (TypeError, ValueError):
+        # Some built-in callables have no signature; they get everything and may refuse it themselves.
+        return dict(keywords)
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        accepted = dict(keywords)
+    else:
+        by_name = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+        accepted = {key: value for key, value in keywords.items() if key in by_name}
+    missing = [
+        p.name
+        for p in parameters
+        if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL) and p.name not in accepted
+    ]
+    positional = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY and p.default is p.empty]
+    if missing or positional:
+        raise UsageError(
+            f"the function of the step {name} may require only the keywords {', '.join(keywords)}",
+            got=f"a function that requires {', '.join(dict.fromkeys([*missing, *positional]))}",
+            remedy="Give its other parameters defaults.",
+        )
+    return accepted

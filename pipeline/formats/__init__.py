@@ -3,5 +3,18 @@
 from .base import Source
 from .index import INDEX_NAME, MODES, index_dtype, mode_code, open_index
 from .manifest import Manifest, Shard
+from .opening import open_source
+from .repeat import RepeatedSource
 
-__all__ = ["INDEX_NAME", "MODES", "Manifest", "Shard", "Source", "index_dtype", "mode_code", "open_index"]
+__all__ = [
+    "INDEX_NAME",
+    "MODES",
+    "Manifest",
+    "RepeatedSource",
+    "Shard",
+    "Source",
+    "index_dtype",
+    "mode_code",
+    "open_index",
+    "open_source",
+]

@@ -1,0 +1,157 @@
+"""Random access to the samples of an LMDB environment, by key."""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+import weakref
+from pathlib import Path
+from typing import Any
+
+import lmdb
+
+from ..errors import DamagedDatasetError, UsageError
+from .perprocess import PerProcess
+from .stored import StoredSource
+
+DATA_NAME = "data.mdb"
+
+
+class LmdbSource(StoredSource):
+    """A converted LMDB dataset; see `Source`. The environment is opened at a process's first read."""
+
+    kind = "lmdb"
+
+    def _load(self) -> None:
+        super()._load()
+        if [shard.name for shard in self._manifest.shards] != [DATA_NAME]:
+            raise DamagedDatasetError(
+                f"the LMDB dataset {self._location!r} must have the one data file {DATA_NAME!r}",
+                got=", ".join(shard.name for shard in self._manifest.shards) or "none",
+                remedy="Convert the dataset again.",
+            )
+        self._held = PerProcess[_Held](lambda inherited: _Held())
+
+    def read(self, row: int) -> bytes:
+        """The encoded image of a row.
+
+        Raises:
+            DamagedDatasetError: the environment is missing, cut short or lacks the key; names file and row.
+            IndexError: a row outside 0..len-1.
+        """
+        entry = self.index[self._checked_row(row)]
+        key = b"%010d." % int(entry["key"]) + bytes(entry["ext"])
+        held = self._held.get()
+        environment = held.environment
+        if environment is None:
+            environment = held.environment = self._open(row)
+        try:
+            with environment.handle.begin() as transaction:
+                data = transaction.get(key)
+        except lmdb.Error as error:
+            raise self._damaged(row, DATA_NAME, str(error)) from error
+        if data is None or len(data) != int(entry["size_image"]):
+            what = f"no key {key.decode('ascii', 'replace')}" if data is None else f"{len(data)} bytes"
+            raise self._damaged(row, DATA_NAME, f"{what}, where the index says {int(entry['size_image'])} bytes")
+        return data
+
+    def close(self) -> None:
+        """Let go of the environment; it closes with its last user, and reading opens it again."""
+        self._held.drop()
+
+    def _open(self, row: int) -> _Environment:
+        path = self._directory / DATA_NAME
+        expected = self._manifest.shards[0].size
+        try:
+            size = os.stat(path).st_size
+            if size == expected:
+                check_mappable(path)
+                return _POOLS.get().environment(path)
+        except DamagedDatasetError as error:
+            raise self._damaged(row, DATA_NAME, str(error)) from error
+        except (OSError, lmdb.Error) as error:
+            if "already open in this process" in str(error):
+                raise UsageError(
+                    f"LMDB lets a process open {str(path)!r} only once",
+                    got="an environment opened outside wellfed",
+                    remedy="Close that lmdb.Environment before reading the dataset here.",
+                ) from error
+            raise self._damaged(row, DATA_NAME, str(error)) from error
+        raise self._damaged(row, DATA_NAME, f"a file of {size} bytes instead of {expected}")
+
+
+def check_mappable(path: Path) -> None:
+    """Require that an LMDB data file holds all pages it says it has; mapping a shorter one kills with SIGBUS.
+
+    Raises:
+        DamagedDatasetError: not an LMDB data file, or cut short.
+        OSError: it cannot be read.
+    """
+    # Two meta pages at the start: a 16-byte page header, then MDB_meta of lmdb.h 0.9 on a 64-bit machine:
+    # magic, version, address, mapsize, two MDB_db of 48 bytes (the first starts with the page size), last page.
+    page_size, pages = 0, 0
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        for position in (0, None):
+            meta = os.pread(file.fileno(), 152, page_size if position is None else position)
+            if len(meta) == 152:
+                magic, version = struct.unpack_from("<II", meta, 16)
+                (psize,) = struct.unpack_from("<I", meta, 40)
+                (last_page,) = struct.unpack_from("<Q", meta, 136)
+            if len(meta) < 152 or magic != 0xBEEFC0DE or version != 1 or not 512 <= psize <= 65536:
+                raise DamagedDatasetError(
+                    f"{str(path)!r} must be an LMDB data file", got="another header", remedy="Copy the file again."
+                )
+            page_size, pages = psize, max(pages, last_page + 1)
+    if pages * page_size > size:
+        raise DamagedDatasetError(
+            f"the LMDB file {str(path)!r} must hold the {pages} pages of {page_size} bytes that its header counts",
+            got=f"{size} bytes",
+            remedy="Copy the file again.",
+        )
+
+
+class _Environment:
+    """One open environment; closes when its last user lets go."""
+
+    def __init__(self, directory: Path) -> None:
+        self.handle: Any = lmdb.open(
+            str(directory), readonly=True, create=False, lock=False, readahead=False, meminit=False, max_spare_txns=16
+        )
+
+
+class _Held:
+    """What one source holds in one process."""
+
+    def __init__(self) -> None:
+        self.environment: _Environment | None = None
+
+
+class _Pool:
+    """The open environments of one process: LMDB allows one for a file, and two sources may share it.
+
+    A forked child inherits its parent's environments as open; lmdb then refuses to open the file again, so the child
+    closes them first. That unmaps them in the child alone.
+    """
+
+    def __init__(self, inherited: _Pool | None) -> None:
+        self._lock = threading.Lock()
+        self._inherited = inherited
+        self._open: weakref.WeakValueDictionary[tuple[int, int], _Environment] = weakref.WeakValueDictionary()
+
+    def environment(self, path: Path) -> _Environment:
+        status = os.stat(path)
+        key = (status.st_dev, status.st_ino)
+        with self._lock:
+            if self._inherited is not None:
+                for environment in list(self._inherited._open.values()):
+                    environment.handle.close()
+                self._inherited = None
+            environment = self._open.get(key)
+            if environment is None:
+                environment = self._open[key] = _Environment(path.parent)
+            return environment
+
+
+_POOLS: PerProcess[_Pool] = PerProcess(_Pool)

@@ -145,8 +145,8 @@ class _Pool:
         key = (status.st_dev, status.st_ino)
         with self._lock:
             if self._inherited is not None:
-                for environment in list(self._inherited._open.values()):
-                    environment.handle.close()
+                for parents in list(self._inherited._open.values()):
+                    parents.handle.close()
                 self._inherited = None
             environment = self._open.get(key)
             if environment is None:

@@ -1,0 +1,91 @@
+"""`wellfed inspect`: what a dataset holds, from its index and manifest."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import typer
+
+SHOWN_CLASSES = 20
+
+
+def inspect(
+    dataset: Path = typer.Argument(..., help="A converted dataset, or a folder of class folders.", show_default=False),
+    as_json: bool = typer.Option(False, "--json", help="Write one JSON document to standard output."),
+) -> None:
+    """Show what a dataset holds: classes, sizes, dimensions, image modes, shards."""
+    from ..formats import open_source
+    from ..formats.summary import summarize
+
+    source = open_source(dataset)
+    try:
+        summary = summarize(source)
+    finally:
+        source.close()
+    typer.echo(json.dumps(summary, indent=2) if as_json else _text(summary))
+
+
+def _text(summary: dict[str, Any]) -> str:
+    sizes = summary["image_bytes"]
+    lines = [
+        f"{_shown(summary['location'])}: {summary['kind']}, {summary['samples']:,} samples in "
+        f"{len(summary['classes']):,} classes, {_bytes(sizes['total'])} of images",
+        f"fingerprint  {summary['fingerprint']}",
+    ]
+    if "mean" in sizes:
+        lines.append(
+            f"image bytes  {_bytes(sizes['min'])} to {_bytes(sizes['max'])}, "
+            f"mean {_bytes(sizes['mean'])}, median {_bytes(sizes['median'])}"
+        )
+    for name in ("width", "height"):
+        if spread := summary[name]:
+            lines.append(
+                f"{name:<12} {spread['min']} to {spread['max']} pixels, "
+                f"mean {spread['mean']:g}, median {spread['median']:g}"
+            )
+    if summary["not_measured"]:
+        lines.append(f"dimensions   not measured: {summary['not_measured']}")
+    for title, name in (
+        ("modes", "modes"),
+        ("orientations", "orientations"),
+        ("extensions", "extensions"),
+        ("notes", "notes"),
+        ("skipped", "skipped"),
+    ):
+        if counts := summary.get(name):
+            lines.append(f"{title:<12} {_counts(counts)}")
+    if (rejected := summary.get("rejected")) is not None:
+        lines.append(f"rejected     {rejected}")
+    if "shards" in summary:
+        total = sum(shard["size"] for shard in summary["shards"])
+        lines.append(f"shards       {len(summary['shards']):,}, {_bytes(total)}; fields {', '.join(summary['fields'])}")
+        lines.append(f"written by   wellfed {summary['tool_version']}")
+    lines.append("classes")
+    # A thousand lines would push the rest off the screen; --json has them all.
+    for entry in summary["classes"][:SHOWN_CLASSES]:
+        lines.append(f"  {entry['samples']:>9,}  {_shown(entry['name'])}")
+    if (more := len(summary["classes"]) - SHOWN_CLASSES) > 0:
+        lines.append(f"  and {more:,} more (--json lists them all)")
+    return "\n".join(lines)
+
+
+def _counts(counts: Any) -> str:
+    if not isinstance(counts, dict):
+        return str(counts)
+    return ", ".join(f"{_shown(str(name))} {count}" for name, count in counts.items()) or "none"
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def _shown(name: str) -> str:
+    """A name as one printable line: a newline or a byte that is not UTF-8 must not disturb the terminal."""
+    printable = "".join(c if c.isprintable() or "\udc80" <= c <= "\udcff" else repr(c)[1:-1] for c in name)
+    return printable.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -1,0 +1,203 @@
+"""From row numbers to pixels: the one decoder that every backend calls, so that all give the same samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import torch
+
+from ..config import Augment, OnError
+from ..decode.augment import crop_parameters, oriented_size
+from ..decode.cpu import decode_into, image_size_of
+from ..errors import CorruptSampleError, SampleRejectedError
+from ..formats.base import Source
+
+__all__ = ["BatchDecoder", "BatchTask", "HostBatch", "SampleFailure"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchTask:
+    """One batch to decode.
+
+    Attributes:
+        epoch: enters the crops and flips.
+        rows: row numbers of the source; int64, shape (b,).
+        valid: bool, shape (b,); False marks repeats that pad the batch.
+        position_after: samples of the epoch consumed, over all ranks, once the batch is handed over.
+    """
+
+    epoch: int
+    rows: np.ndarray
+    valid: np.ndarray
+    position_after: int
+
+
+@dataclass(kw_only=True)
+class HostBatch:
+    """A batch in host memory.
+
+    Attributes:
+        task: what was asked for.
+        images: uint8, shape (b, 3, S, S), channels-last memory.
+        labels: class indices; int64, shape (b,).
+        rows: row numbers; int64, shape (b,).
+        keys: sample keys; int64, shape (b,).
+        boxes: crops as x, y, width, height in the EXIF-oriented picture; int32, shape (b, 4).
+        flips: whether the crop was mirrored; bool, shape (b,).
+        valid: False for repeats: padding, and places filled instead of a corrupt sample; bool, shape (b,).
+        skipped: corrupt samples whose places were filled.
+    """
+
+    task: BatchTask
+    images: torch.Tensor
+    labels: torch.Tensor
+    rows: torch.Tensor
+    keys: torch.Tensor
+    boxes: torch.Tensor
+    flips: torch.Tensor
+    valid: torch.Tensor
+    skipped: int = 0
+
+    def pin_memory(self, device: str | None = None) -> HostBatch:
+        """A copy in page-locked memory; torch's pinning thread calls this by name."""
+        tensors = {f.name: getattr(self, f.name) for f in fields(self)}
+        pinned = {name: value.pin_memory() for name, value in tensors.items() if isinstance(value, torch.Tensor)}
+        return replace(self, **pinned)
+
+
+@dataclass(frozen=True)
+class SampleFailure:
+    """A place of a batch whose sample does not decode, and why."""
+
+    place: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchDecoder:
+    """Rows to arrays: read, find the size, draw the crop, decode.
+
+    Threads: `decode_part` may run in several threads on different parts of one batch, and on several batches.
+    Pickling: as its source does, so it travels to worker processes.
+    Determinism: a batch is a function of this object's fields and the task alone.
+
+    Attributes:
+        source: where encoded images come from.
+        seed, augment, image_size, on_error: as in `LoaderConfig`.
+        pin_memory: allocate page-locked images; needs CUDA, so never in a worker process.
+    """
+
+    source: Source
+    seed: int
+    augment: Augment
+    image_size: int
+    on_error: OnError
+    pin_memory: bool = False
+
+    def decode(self, task: BatchTask) -> HostBatch:
+        """The whole batch, in this thread.
+
+        Raises:
+            CorruptSampleError: a sample does not decode, and `on_error` is "raise" or no sample of the batch decodes.
+            DamagedDatasetError: a sample's bytes are missing.
+        """
+        batch = self.allocate(task)
+        return self.finish(batch, self.decode_part(batch, 0, len(task.rows)))
+
+    def batch_bytes(self, batch_size: int) -> int:
+        """Bytes of the images of one batch."""
+        return batch_size * 3 * self.image_size * self.image_size
+
+    def allocate(self, task: BatchTask) -> HostBatch:
+        """A batch with everything the index knows, and pixels still to be decoded."""
+        size, count = self.image_size, len(task.rows)
+        index = self.source.index[task.rows]
+        pixels = torch.empty((count, size, size, 3), dtype=torch.uint8, pin_memory=self.pin_memory)
+        batch = HostBatch(
+            task=task,
+            images=pixels.permute(0, 3, 1, 2),
+            labels=torch.from_numpy(index["label"].astype(np.int64)),
+            rows=torch.from_numpy(task.rows.astype(np.int64)),
+            keys=torch.from_numpy(index["key"].astype(np.int64)),
+            boxes=torch.zeros((count, 4), dtype=torch.int32),
+            flips=torch.zeros(count, dtype=torch.bool),
+            valid=torch.from_numpy(task.valid.copy()),
+        )
+        if self.pin_memory:
+            batch.labels = batch.labels.pin_memory()
+        return batch
+
+    def decode_part(self, batch: HostBatch, start: int, stop: int) -> list[SampleFailure]:
+        """Decode places start..stop-1 of the batch into it.
+
+        Returns:
+            The places that hold no picture because their sample does not decode.
+
+        Raises:
+            DamagedDatasetError: a sample's bytes are missing.
+        """
+        rows = batch.task.rows[start:stop]
+        index = self.source.index[rows]
+        encoded = [self.source.read(int(row)) for row in rows]
+        widths, heights = oriented_size(
+            index["width"].astype(np.int64), index["height"].astype(np.int64), index["orientation"]
+        )
+        failures: dict[int, str] = {}
+        for place in np.flatnonzero((widths == 0) | (heights == 0)):
+            # A folder read directly has no sizes in its index; the header is read here instead.
+            try:
+                widths[place], heights[place] = image_size_of(encoded[place])
+            except SampleRejectedError as error:
+                failures[int(place)] = str(error)
+                widths[place] = heights[place] = 1
+        boxes, flips = crop_parameters(
+            self.augment, seed=self.seed, epoch=batch.task.epoch, keys=index["key"], widths=widths, heights=heights
+        )
+        batch.boxes[start:stop] = torch.from_numpy(boxes)
+        batch.flips[start:stop] = torch.from_numpy(flips)
+        for place, (box, flip) in enumerate(zip(boxes.tolist(), flips.tolist(), strict=True)):
+            if place in failures:
+                continue
+            try:
+                decode_into(encoded[place], tuple(box), flip, batch.images[start + place])
+            except SampleRejectedError as error:
+                failures[place] = str(error)
+        return [SampleFailure(start + place, reason) for place, reason in sorted(failures.items())]
+
+    def finish(self, batch: HostBatch, failures: list[SampleFailure]) -> HostBatch:
+        """Settle the places that did not decode, once all parts are done.
+
+        With `on_error="skip"` each takes the next good sample of the batch, cyclically, with its label, row, key, box
+        and flip, and is marked as not valid.
+
+        Raises:
+            CorruptSampleError: as in `decode`.
+        """
+        if not failures:
+            return batch
+        failed = {failure.place for failure in failures}
+        count = len(batch.task.rows)
+        if self.on_error == "raise" or len(failed) == count:
+            raise self._corrupt(batch, failures[0])
+        for place in sorted(failed):
+            donor = next(p for step in range(1, count) if (p := (place + step) % count) not in failed)
+            for values in (batch.images, batch.labels, batch.rows, batch.keys, batch.boxes, batch.flips):
+                values[place] = values[donor]
+            batch.valid[place] = False
+        batch.skipped = len(failed)
+        return batch
+
+    def _corrupt(self, batch: HostBatch, failure: SampleFailure) -> CorruptSampleError:
+        row = int(batch.task.rows[failure.place])
+        remedy = "Replace it and convert again, or load with on_error='skip'."
+        if self.on_error == "skip":
+            remedy = "No sample of its batch decodes, so none can take its place: check the dataset."
+        return CorruptSampleError(
+            "every sample that is loaded must decode",
+            got=failure.reason,
+            remedy=remedy,
+            dataset=self.source.location,
+            index=row,
+            path=self.source.name(row),
+        )

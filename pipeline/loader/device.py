@@ -1,0 +1,86 @@
+"""Delivery of batches to their device, copying one batch ahead of the consumer where that costs no waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from ..errors import DeviceError
+from .backend import BatchStream
+from .batch import HostBatch
+
+__all__ = ["Delivery", "check_device", "deliver"]
+
+Tensors = dict[str, torch.Tensor]
+Delivery = tuple[HostBatch, Tensors]
+
+
+def check_device(name: str) -> torch.device:
+    """The device of this name; "cuda" stays without a number and means the current one.
+
+    Raises:
+        DeviceError: not a device, not there, or neither the CPU nor CUDA.
+    """
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise DeviceError("a device is 'cpu', 'cuda' or 'cuda:N'", got=name, remedy="Choose one of those.") from error
+    if device.type == "cpu":
+        return device
+    if device.type != "cuda":
+        raise DeviceError("batches are delivered to 'cpu' or CUDA devices", got=name, remedy="Use device='cpu'.")
+    if not torch.cuda.is_available():
+        raise DeviceError(
+            "CUDA must be usable for a CUDA device",
+            got=name,
+            remedy="Use device='cpu', or install a torch built for this machine's driver (see wellfed doctor).",
+        )
+    count = torch.cuda.device_count()
+    if device.index is not None and device.index >= count:
+        raise DeviceError(f"this machine has {count} CUDA device(s), numbered from 0", got=name, remedy="Choose one.")
+    return device
+
+
+def deliver(stream: BatchStream, device: torch.device, select: Callable[[HostBatch], Tensors]) -> Iterator[Delivery]:
+    """Batches with the selected tensors on the device.
+
+    Args:
+        select: the tensors of a batch that the consumer gets.
+    """
+    if device.type == "cpu":
+        return ((batch, select(batch)) for batch in stream)
+    return _deliver_to_cuda(stream, device, select)
+
+
+def _deliver_to_cuda(
+    stream: BatchStream, device: torch.device, select: Callable[[HostBatch], Tensors]
+) -> Iterator[Delivery]:
+    copies = torch.cuda.Stream(device)
+
+    def start(batch: HostBatch) -> tuple[HostBatch, Tensors, Any]:
+        with torch.cuda.stream(copies):
+            # From page-locked memory these return at once; torch keeps the host memory until the copy is done.
+            there = {name: tensor.to(device, non_blocking=True) for name, tensor in select(batch).items()}
+            done = torch.cuda.Event()
+            done.record(copies)
+        return batch, there, done
+
+    ahead: tuple[HostBatch, Tensors, Any] | None = None
+    while True:
+        try:
+            now = ahead or start(next(stream))
+        except StopIteration:
+            return
+        ahead = None
+        # Looking ahead only when the next batch is there: waiting for it would delay this one.
+        if stream.ready():
+            ahead = start(next(stream))
+        batch, there, done = now
+        current = torch.cuda.current_stream(device)
+        current.wait_event(done)
+        for tensor in there.values():
+            # The memory was taken on the copying stream and may not return to it while the consumer still computes.
+            tensor.record_stream(current)
+        yield batch, there

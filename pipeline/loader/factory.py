@@ -1,0 +1,281 @@
+"""`DataLoader`: the one name a training script imports, for torch Datasets and for stored datasets."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch.distributed
+
+from ..config import LoaderConfig, LoaderSettings, TunedConfig
+from ..errors import ConfigError, UsageError
+from ..formats import Source, open_source
+from .images import ImageLoader
+from .passthrough import TORCH_POSITIONAL, stateful_loader, with_tuned
+from .tuned import check_tuned, load_tuned
+
+__all__ = ["DataLoader", "make_loader"]
+
+AUTO_BACKEND = "threads"
+
+_SHARED = (
+    "batch_size",
+    "shuffle",
+    "drop_last",
+    "num_workers",
+    "prefetch_factor",
+    "persistent_workers",
+    "pin_memory",
+    "multiprocessing_context",
+    "timeout",
+)
+_OURS = (
+    "augment",
+    "backend",
+    "device",
+    "fields",
+    "image_size",
+    "on_error",
+    "rank",
+    "seed",
+    "tail",
+    "world_size",
+)
+_TORCH_ONLY = {
+    "sampler": "the order comes from shuffle= and seed=",
+    "batch_sampler": "the order comes from shuffle= and seed=",
+    "collate_fn": "batches are whole arrays; choose with fields=",
+    "worker_init_fn": "workers hold no random state",
+    "generator": "randomness comes from seed=",
+    "pin_memory_device": "use device=",
+    "in_order": "batches always come in order",
+    "snapshot_every_n_steps": "state_dict() is exact at every step",
+}
+
+
+def DataLoader(source: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N802 (torch's name, so that an import can be replaced)
+    """Load a stored dataset fast, or any torch Dataset as torch does.
+
+    **A torch `Dataset`** (map-style or iterable) takes every argument of `torch.utils.data.DataLoader`, by position
+    too, and gives torchdata's `StatefulDataLoader`. With `tuned=`, num_workers, batch_size, pin_memory,
+    persistent_workers and prefetch_factor come from there where they are left out; otherwise torch's defaults hold.
+
+    **A stored dataset** (a path, or a `Source`) gives an `ImageLoader`. torch's names keep torch's meaning; the
+    others are keyword-only.
+
+    Args:
+        source: dataset folder (converted, or class folders of images), `Source`, or torch `Dataset`.
+        batch_size: samples of one rank's batch; left out, from `tuned`, else 1 as in torch.
+        shuffle: a new order each epoch.
+        drop_last: True drops what fills no whole batch over all ranks; False keeps it: on one rank the last batch is
+            shorter, on several it is padded with repeats, as DistributedSampler does.
+        tail: "drop", "pad" or "partial", instead of drop_last.
+        augment: "train" (RandomResizedCrop and flip) or "eval" (resize and centre crop).
+        image_size: pixels.
+        fields: None gives (images, labels); otherwise dictionaries of these fields, see `ImageLoader`.
+        on_error: "raise" on a corrupt sample, or "skip": fill its place from the batch and count it.
+        rank, world_size: left out, from torch.distributed, else from RANK and WORLD_SIZE, else one rank.
+        device: "cpu", "cuda" or "cuda:N".
+        seed: of order, crops and flips.
+        backend: "threads", "processes", or "auto": that of `tuned`, otherwise threads (reasons below).
+        num_workers: decoding threads or processes; left out, from `tuned`, else the usable cores.
+        prefetch_factor, persistent_workers, pin_memory, multiprocessing_context, timeout: as in torch. pin_memory left
+            out is True for CUDA devices; persistent_workers left out is True.
+        tuned: a tuned-config file or `TunedConfig`; refused where it was found on another dataset, image size or
+            machine. Explicit arguments override it.
+
+    Raises:
+        UsageError: arguments that do not go together or do not exist.
+        ConfigError: a value out of range.
+        TunedConfigMismatchError: `tuned` does not fit.
+        DeviceError: the device cannot be used.
+        ResourceError: from iterating, when shared memory is too small for the processes.
+
+    "auto" means threads: the decoders release the GIL, so threads decode as fast as processes, and they start at
+    once, need no shared memory and copy no batch between processes. AUTO_FINDING
+    """
+    if isinstance(source, (str, Path)) or isinstance(source, Source):
+        return _stored(source, _by_name(args, kwargs))
+    if hasattr(source, "__getitem__") or hasattr(source, "__iter__"):
+        return _torch(source, _by_name(args, kwargs))
+    raise UsageError(
+        "a source is the path of a stored dataset, a Source or a torch Dataset",
+        got=type(source).__name__,
+        remedy="Give one of those.",
+    )
+
+
+def make_loader(source: Source, config: LoaderConfig) -> ImageLoader:
+    """The loader over an open source that a configuration describes; closing it leaves the source open."""
+    return ImageLoader(source, config)
+
+
+def _by_name(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    if len(args) > len(TORCH_POSITIONAL):
+        raise UsageError(
+            f"at most {len(TORCH_POSITIONAL)} arguments after the source can be given by position, as in torch",
+            got=len(args),
+            remedy="Give the others by name.",
+        )
+    placed = dict(zip(TORCH_POSITIONAL, args, strict=False))
+    twice = sorted(set(placed) & set(kwargs))
+    if twice:
+        raise UsageError(
+            "an argument can be given once", got=", ".join(twice), remedy="Give it by position or by name."
+        )
+    return {**placed, **kwargs}
+
+
+def _refuse_unknown(arguments: Mapping[str, Any], known: tuple[str, ...], of: str) -> None:
+    unknown = sorted(set(arguments) - set(known))
+    if unknown:
+        raise UsageError(
+            f"the arguments of a loader over {of} are {', '.join(sorted(known))}",
+            got=", ".join(unknown),
+            remedy="Remove it or mend the spelling." if len(unknown) == 1 else "Remove them or mend the spelling.",
+        )
+
+
+def _torch(dataset: Any, arguments: dict[str, Any]) -> Any:
+    tuned = arguments.pop("tuned", None)
+    ours = sorted(set(arguments) & set(_OURS))
+    if ours:
+        raise UsageError(
+            f"{', '.join(_OURS)} are for stored datasets; a torch Dataset decodes and augments by itself",
+            got=", ".join(ours),
+            remedy="Leave them out, or convert the data (wellfed convert) and give its path.",
+        )
+    _refuse_unknown(arguments, (*_SHARED, *_TORCH_ONLY, "tuned"), "a torch Dataset")
+    if tuned is not None:
+        config = load_tuned(tuned)
+        check_tuned(config, machine=_machine())
+        arguments = with_tuned(arguments, config.settings)
+    return stateful_loader(dataset, arguments)
+
+
+def _stored(source: str | Path | Source, arguments: dict[str, Any]) -> ImageLoader:
+    # None is torch's default of all of these, so a call that spells it out still works.
+    given = {name: value for name, value in arguments.items() if not (name in _TORCH_ONLY and value is None)}
+    for name, instead in _TORCH_ONLY.items():
+        if name in given:
+            raise UsageError(
+                f"{name} is for torch Datasets; with a stored dataset {instead}",
+                got=f"{name}={given[name]!r}",
+                remedy="Leave it out.",
+            )
+    _refuse_unknown(given, (*_SHARED, *_OURS, "tuned"), "a stored dataset")
+    opened = source if isinstance(source, Source) else open_source(source)
+    try:
+        config = _config(opened, given)
+        return ImageLoader(opened, config, owns_source=opened is not source)
+    except BaseException:
+        if opened is not source:
+            opened.close()
+        raise
+
+
+def _config(source: Source, given: Mapping[str, Any]) -> LoaderConfig:
+    tuned: TunedConfig | None = None
+    image_size = given.get("image_size", 224)
+    if given.get("tuned") is not None:
+        tuned = load_tuned(given["tuned"])
+        check_tuned(tuned, machine=_machine(), source=source, image_size=image_size)
+    rank, world_size = _ranks(given.get("rank"), given.get("world_size"))
+    device = str(given.get("device", "cpu"))
+    simple = ("shuffle", "seed", "augment", "on_error", "multiprocessing_context", "timeout")
+    return LoaderConfig(
+        settings=_settings(given, tuned, device),
+        tail=_tail(given, world_size),
+        image_size=image_size,
+        fields=_fields(given.get("fields")),
+        rank=rank,
+        world_size=world_size,
+        device=device,
+        **{name: given[name] for name in simple if given.get(name) is not None},
+    )
+
+
+def _settings(given: Mapping[str, Any], tuned: TunedConfig | None, device: str) -> LoaderSettings:
+    def choose(name: str, otherwise: Any) -> Any:
+        if given.get(name) is not None:
+            return given[name]
+        return getattr(tuned.settings, name) if tuned else otherwise
+
+    backend = given.get("backend", "auto")
+    if backend == "auto":
+        backend = tuned.settings.backend if tuned else AUTO_BACKEND
+    num_workers = choose("num_workers", None)
+    return LoaderSettings(
+        backend=backend,
+        num_workers=_usable_cores() if num_workers is None else num_workers,
+        prefetch_factor=choose("prefetch_factor", 2),
+        persistent_workers=choose("persistent_workers", True),
+        pin_memory=choose("pin_memory", device.startswith("cuda")),
+        batch_size=choose("batch_size", 1),
+    )
+
+
+def _tail(given: Mapping[str, Any], world_size: int) -> Any:
+    drop_last, tail = given.get("drop_last"), given.get("tail")
+    if drop_last is not None and tail is not None:
+        raise UsageError(
+            "drop_last and tail say the same thing, so only one can be given",
+            got=f"drop_last={drop_last!r} and tail={tail!r}",
+            remedy="Use tail='drop', 'pad' or 'partial', or drop_last as in torch.",
+        )
+    if tail is not None:
+        return tail
+    if drop_last not in (None, True, False):
+        raise ConfigError("drop_last must be true or false", got=drop_last, remedy="Give a boolean.")
+    if drop_last:
+        return "drop"
+    return "partial" if world_size == 1 else "pad"
+
+
+def _fields(fields: Any) -> tuple[str, ...] | None:
+    if fields is None:
+        return None
+    if isinstance(fields, str):
+        raise ConfigError(
+            "fields is a sequence of names", got=fields, remedy=f"Write fields=({fields!r},) for a single one."
+        )
+    return tuple(fields)
+
+
+def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    if (rank is None) != (world_size is None):
+        raise UsageError(
+            "rank and world_size go together",
+            got=f"rank={rank!r}, world_size={world_size!r}",
+            remedy="Give both, or neither to take them from torch.distributed or the environment.",
+        )
+    if rank is not None and world_size is not None:
+        return rank, world_size
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    found = {name: os.environ[name] for name in ("RANK", "WORLD_SIZE") if name in os.environ}
+    if not found:
+        return 0, 1
+    try:
+        return int(found["RANK"]), int(found["WORLD_SIZE"])
+    except (KeyError, ValueError) as error:
+        raise ConfigError(
+            "the environment variables RANK and WORLD_SIZE must both be whole numbers, or both be unset",
+            got=", ".join(f"{name}={value}" for name, value in found.items()),
+            remedy="Set both as torchrun does, or give rank= and world_size=.",
+        ) from error
+
+
+def _machine() -> dict[str, Any]:
+    from ..hardware import fingerprint
+
+    return fingerprint()
+
+
+def _usable_cores() -> int:
+    from ..hardware.cpu import usable_cores
+
+    cores = usable_cores().value
+    return max(1, int(cores)) if cores is not None else len(os.sched_getaffinity(0))

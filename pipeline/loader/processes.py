@@ -1,0 +1,229 @@
+"""Decoding in worker processes, on torch.utils.data.DataLoader's machinery.
+
+torch brings shared memory, pinning, the detection of dead workers and their orderly end; what is added is that one
+task is a whole batch, planned in the parent, so that workers hold no order and no state.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from multiprocessing.context import BaseContext
+from typing import Any
+
+import torch
+import torch.multiprocessing
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from ..config import LoaderConfig
+from ..errors import ResourceError, WellfedError, WorkerError
+from .batch import BatchDecoder, BatchTask, HostBatch
+
+__all__ = ["ProcessesBackend", "check_shared_memory", "shared_memory_available", "start_method"]
+
+SHARED_MEMORY = "/dev/shm"
+
+
+class ProcessesBackend:
+    """`num_workers` processes, each decoding whole batches; see `Backend` for the life cycle.
+
+    Args:
+        available_bytes: free shared memory, or None where that cannot be told.
+    """
+
+    def __init__(
+        self,
+        decoder: BatchDecoder,
+        config: LoaderConfig,
+        *,
+        available_bytes: Callable[[], int | None] | None = None,
+    ) -> None:
+        self._pin = decoder.pin_memory
+        self._decoder = replace(decoder, pin_memory=False)
+        self._config = config
+        self._available_bytes = available_bytes or shared_memory_available
+        self._tasks = _Tasks()
+        self._loader: DataLoader[Any] | None = None
+        self._workers: Any = None
+        self._stream: _ProcessStream | None = None
+
+    def run(self, tasks: Iterator[BatchTask]) -> _ProcessStream:
+        if self._stream is not None:
+            self._stream.close()
+        if self._loader is None:
+            settings = self._config.settings
+            check_shared_memory(
+                workers=settings.num_workers,
+                prefetch_factor=settings.prefetch_factor,
+                batch_bytes=self._decoder.batch_bytes(settings.batch_size),
+                available_bytes=self._available_bytes(),
+            )
+            self._loader = DataLoader(
+                _Batches(self._decoder),
+                batch_size=None,
+                sampler=self._tasks,
+                collate_fn=_unchanged,
+                num_workers=settings.num_workers,
+                prefetch_factor=settings.prefetch_factor,
+                # Always: when workers end is decided by `close`.
+                persistent_workers=True,
+                pin_memory=self._pin,
+                timeout=self._config.timeout,
+                multiprocessing_context=_context(self._config.multiprocessing_context or start_method()),
+            )
+        self._tasks.current = tasks
+        try:
+            self._workers = iter(self._loader)
+        except RuntimeError as error:
+            self.close()
+            raise _worker_error(error) from error
+        self._stream = _ProcessStream(self, self._workers)
+        return self._stream
+
+    def close(self) -> None:
+        stream, workers = self._stream, self._workers
+        self._stream = self._workers = self._loader = None
+        if stream is not None:
+            stream.close()
+        if workers is not None:
+            # torch ends workers when the iterator is collected; a traceback may keep it alive for long, so do not wait.
+            workers._shutdown_workers()
+
+
+class _ProcessStream:
+    def __init__(self, backend: ProcessesBackend, workers: Iterator[Any]) -> None:
+        self._backend: ProcessesBackend | None = backend
+        self._workers = workers
+
+    def __iter__(self) -> Iterator[HostBatch]:
+        return self
+
+    def __next__(self) -> HostBatch:
+        if self._backend is None:
+            raise StopIteration
+        try:
+            batch = next(self._workers)
+        except RuntimeError as error:
+            if not _is_workers_end(error):
+                raise
+            self._backend.close()
+            raise _worker_error(error) from error
+        if isinstance(batch, WellfedError):
+            raise batch
+        return batch
+
+    def ready(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        # What is in flight is thrown away when torch's iterator starts again, or ends.
+        if self._backend is not None:
+            self._backend._tasks.current = iter(())
+            self._backend = None
+            self._workers = iter(())
+
+
+class _Tasks(Sampler[BatchTask]):
+    """Hands torch the tasks of the current run."""
+
+    def __init__(self) -> None:
+        self.current: Iterator[BatchTask] = iter(())
+
+    def __iter__(self) -> Iterator[BatchTask]:
+        return self
+
+    def __next__(self) -> BatchTask:
+        return next(self.current)
+
+
+class _Batches(Dataset[Any]):
+    """A map from task to batch; errors travel as values, since torch would rebuild them from their text."""
+
+    def __init__(self, decoder: BatchDecoder) -> None:
+        self._decoder = decoder
+
+    def __getitem__(self, task: BatchTask) -> HostBatch | WellfedError:
+        try:
+            return self._decoder.decode(task)
+        except WellfedError as error:
+            return error
+
+
+def _unchanged(batch: Any) -> Any:
+    return batch
+
+
+def start_method() -> str:
+    """How workers start where the caller does not say: "spawn" in a notebook, otherwise "forkserver".
+
+    A fork of the training process would copy locks held by its other threads and CUDA's state; a fork server is a
+    clean process that imports torch once (about 3 s, at the first loader of a program), after which a worker starts
+    in some 0.1 s and shares the imported pages. Like spawn, it needs `if __name__ == "__main__":` in scripts. Where
+    the main module was read from standard input neither can import it again, and fork is what is left.
+    """
+    if "ipykernel" in sys.modules:
+        return "spawn"
+    if getattr(sys.modules.get("__main__"), "__file__", None) == "<stdin>":
+        return "fork"
+    return "forkserver"
+
+
+def _context(method: str) -> BaseContext:
+    context = torch.multiprocessing.get_context(method)
+    if method == "forkserver":
+        # Only has an effect before the first fork server of the program starts.
+        context.set_forkserver_preload([__name__])
+    return context
+
+
+def shared_memory_available() -> int | None:
+    """Free bytes of /dev/shm; None on systems without it."""
+    try:
+        facts = os.statvfs(SHARED_MEMORY)
+    except FileNotFoundError:
+        return None
+    return facts.f_bavail * facts.f_frsize
+
+
+def check_shared_memory(*, workers: int, prefetch_factor: int, batch_bytes: int, available_bytes: int | None) -> None:
+    """Refuse before a worker dies of SIGBUS in the middle of an epoch.
+
+    Raises:
+        ResourceError: the batches in flight and the one in use do not fit.
+    """
+    needed = (workers * prefetch_factor + 1) * batch_bytes
+    if available_bytes is None or needed <= available_bytes:
+        return
+    mebibytes = -(-needed // (1 << 20)) + 64
+    raise ResourceError(
+        f"shared memory ({SHARED_MEMORY}) must hold the batches in flight: {workers} workers x {prefetch_factor} + 1 "
+        f"batches of {batch_bytes} bytes, {needed} bytes",
+        got=f"{available_bytes} bytes available",
+        remedy=f"In Docker start the container with --shm-size={mebibytes}m or more; or use fewer workers, a smaller "
+        "prefetch_factor or batch_size, or backend='threads', which needs none.",
+    )
+
+
+def _is_workers_end(error: RuntimeError) -> bool:
+    return "DataLoader worker" in str(error) or "DataLoader timed out" in str(error)
+
+
+def _worker_error(error: RuntimeError) -> WorkerError:
+    text = str(error).splitlines()[0]
+    if "timed out" in text:
+        return WorkerError(
+            "a decoding process must give its batch within the timeout",
+            got=text,
+            remedy="Raise timeout=, or check that the storage of the dataset answers.",
+        )
+    pids = re.search(r"pid\(?s?\)? ([\d, ]+)", text)
+    who = f"process {pids.group(1).strip()}" if pids else "a decoding process"
+    return WorkerError(
+        f"decoding processes must live until the loader ends them, but {who} ended",
+        got=text,
+        remedy="Out of memory is the usual reason (see dmesg); use fewer workers, or backend='threads'. A script needs "
+        "its main part under `if __name__ == '__main__':`.",
+    )

@@ -1,0 +1,157 @@
+"""Decoding in a pool of threads: no copies between processes, no shared memory; the decoders release the GIL."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+
+import torch
+
+from ..config import LoaderConfig
+from ..errors import WorkerError
+from .batch import BatchDecoder, BatchTask, HostBatch, SampleFailure
+
+__all__ = ["ThreadsBackend"]
+
+CHUNK_SAMPLES = 16
+"""Samples handed to a thread at once: enough to hide the hand-over, few enough that all threads share a batch."""
+
+IN_FLIGHT_BYTES = 512 << 20
+"""Decoded batches kept ahead hold at most this much. All threads work on the same batch, so keeping
+prefetch_factor * num_workers large batches ready, as processes must, would cost memory and gain nothing."""
+
+
+class ThreadsBackend:
+    """A pool of `num_workers` threads; see `Backend` for the life cycle."""
+
+    def __init__(self, decoder: BatchDecoder, config: LoaderConfig) -> None:
+        settings = config.settings
+        self._decoder = decoder
+        self._workers = settings.num_workers
+        self._chunk = max(1, min(CHUNK_SAMPLES, -(-settings.batch_size // self._workers)))
+        by_memory = max(2, IN_FLIGHT_BYTES // decoder.batch_bytes(settings.batch_size))
+        self._in_flight = min(settings.prefetch_factor * self._workers, by_memory)
+        self._timeout = config.timeout
+        self._pool: ThreadPoolExecutor | None = None
+        self._stream: _ThreadStream | None = None
+
+    def run(self, tasks: Iterator[BatchTask]) -> _ThreadStream:
+        if self._stream is not None:
+            self._stream.close()
+        if self._pool is None:
+            self._pool = _single_core_pool(self._workers)
+        self._stream = _ThreadStream(
+            self._decoder, self._pool, tasks, chunk=self._chunk, in_flight=self._in_flight, timeout=self._timeout
+        )
+        return self._stream
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool = None
+
+
+def _single_core_pool(workers: int) -> ThreadPoolExecutor:
+    """Threads whose torch operations run on one core each; otherwise each would start a team of its own.
+
+    `torch.set_num_threads` acts on the calling thread, but also sets what threads not seen yet and MKL will use
+    (ATen/ParallelOpenMP.cpp). So all decoding threads set theirs first, and then this thread sets its own value again.
+    """
+    before = torch.get_num_threads()
+    everyone = threading.Barrier(workers + 1)
+    pool = ThreadPoolExecutor(workers, "wellfed-decode", initializer=torch.set_num_threads, initargs=(1,))
+    for _ in range(workers):
+        pool.submit(everyone.wait)
+    everyone.wait()
+    torch.set_num_threads(before)
+    return pool
+
+
+class _Work:
+    """A batch being decoded in chunks."""
+
+    def __init__(self, batch: HostBatch, chunks: list[Future[list[SampleFailure]]]) -> None:
+        self.batch = batch
+        self.chunks = chunks
+
+
+class _ThreadStream:
+    def __init__(
+        self,
+        decoder: BatchDecoder,
+        pool: ThreadPoolExecutor,
+        tasks: Iterator[BatchTask],
+        *,
+        chunk: int,
+        in_flight: int,
+        timeout: float,
+    ) -> None:
+        self._decoder = decoder
+        self._pool = pool
+        self._tasks = tasks
+        self._chunk = chunk
+        self._in_flight = in_flight
+        self._timeout = timeout
+        self._pending: deque[_Work] = deque()
+        self._fill()
+
+    def __iter__(self) -> Iterator[HostBatch]:
+        return self
+
+    def __next__(self) -> HostBatch:
+        if not self._pending:
+            raise StopIteration
+        work = self._pending[0]
+        failures = self._wait(work)
+        self._pending.popleft()
+        self._fill()
+        return self._decoder.finish(work.batch, failures)
+
+    def ready(self) -> bool:
+        if not self._pending:
+            return False
+        # A chunk's result is its failures; with any, the error must wait for the batch's turn.
+        chunks = self._pending[0].chunks
+        return all(chunk.done() and chunk.exception() is None and not chunk.result() for chunk in chunks)
+
+    def close(self) -> None:
+        self._tasks = iter(())
+        chunks = [chunk for work in self._pending for chunk in work.chunks]
+        for chunk in chunks:
+            chunk.cancel()
+        # Chunks already running cannot be cancelled; they end within a few images.
+        wait(chunks)
+        self._pending.clear()
+
+    def _fill(self) -> None:
+        for task in itertools.islice(self._tasks, self._in_flight - len(self._pending)):
+            batch = self._decoder.allocate(task)
+            starts = range(0, len(task.rows), self._chunk)
+            ends = [min(start + self._chunk, len(task.rows)) for start in starts]
+            chunks = [
+                self._pool.submit(self._decoder.decode_part, batch, start, end)
+                for start, end in zip(starts, ends, strict=True)
+            ]
+            self._pending.append(_Work(batch, chunks))
+
+    def _wait(self, work: _Work) -> list[SampleFailure]:
+        failures: list[SampleFailure] = []
+        deadline = time.monotonic() + self._timeout if self._timeout else None
+        for chunk in work.chunks:
+            try:
+                failures += chunk.result(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            except TimeoutError as error:
+                if chunk.done():  # the decoder itself raised it
+                    raise
+                raise WorkerError(
+                    f"the decoding threads must finish a batch within timeout={self._timeout:g} seconds",
+                    remedy="Raise timeout=, or check that the storage of the dataset answers.",
+                ) from error
+        return failures

@@ -3,6 +3,7 @@
 from .accelerator import Accelerator, DeviceWindow, is_out_of_memory, open_accelerator
 from .cached import CachedBatches
 from .loop import Window, measure
+from .probe import MemoryProbe, probe_memory
 from .steps import REFERENCE_STEPS, Step, StepSpec, build_step, validate_step_name
 
 __all__ = [
@@ -10,6 +11,7 @@ __all__ = [
     "Accelerator",
     "CachedBatches",
     "DeviceWindow",
+    "MemoryProbe",
     "Step",
     "StepSpec",
     "Window",
@@ -17,5 +19,6 @@ __all__ = [
     "is_out_of_memory",
     "measure",
     "open_accelerator",
+    "probe_memory",
     "validate_step_name",
 ]

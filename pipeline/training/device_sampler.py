@@ -1,4 +1,4 @@
-"""GPU-Util and memory over a window, from NVML, in a sampling thread. No torch here, so that a fake NVML can drive it."""
+"""GPU-Util and memory over a window, from NVML, in a sampling thread; the NVML device comes in."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ class _Collected:
     memory: list[int] = field(default_factory=list)
     memory_reason: str | None = None
     others: int | None = None
+    others_now: int = 0
     others_counted: bool = False
 
 
@@ -148,11 +149,12 @@ class DeviceSampler:
             bool(mine) and mine[0].used_bytes is not None and all(p.used_bytes is not None for p in others)
         )
         if data.others_counted:
-            data.others = max(data.others or 0, sum(p.used_bytes or 0 for p in others))
+            data.others_now = sum(p.used_bytes or 0 for p in others)
+            data.others = max(data.others or 0, data.others_now)
 
     def _taken_off(self) -> int:
         if self._data.others_counted:
-            return self._data.others or 0
+            return self._data.others_now
         return self._baseline or 0
 
     def _nvml_memory_used(self) -> Reading:

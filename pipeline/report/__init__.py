@@ -1,0 +1,18 @@
+"""Reports: JSON with raw samples, and the HTML and Markdown pages drawn from that JSON alone."""
+
+from __future__ import annotations
+
+from .html import render_html
+from .markdown import render_markdown
+from .schema import validate_report
+from .words import python_lines
+from .write import write_atomically, write_report
+
+__all__ = [
+    "python_lines",
+    "render_html",
+    "render_markdown",
+    "validate_report",
+    "write_atomically",
+    "write_report",
+]

@@ -1,0 +1,52 @@
+"""`wellfed bench`: measure settings against the step, beside stock torch, without searching."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+
+def bench(
+    data: Path = typer.Argument(..., metavar="DATA", help="A converted dataset, or a folder of class folders."),
+    step: str = typer.Option(..., "--step", help="resnet18, resnet50, vit_b_16 or MODULE:FUNCTION."),
+    config: Path | None = typer.Option(None, "--config", help="A tuned config or loader settings: JSON."),
+    against: str | None = typer.Option(None, "--against", help="torch: run stock torch in turn with it."),
+    device: str = typer.Option("auto", "--device", help="auto, cuda:N or simulated[:PRESET]."),
+    report: Path | None = typer.Option(None, "--report", help="A folder for report.html, report.json, report.md."),
+    as_json: bool = typer.Option(False, "--json", help="Print the report as one JSON document."),
+) -> None:
+    """Measure one set of loader settings against the training step.
+
+    Exits 4 unless the verdict is `passed`.
+    """
+    import json
+
+    from ..config import LoaderSettings
+    from ..errors import UsageError
+    from ._outcome import check_report_folder, load_config, print_outcome
+    from ._step_progress import show_progress
+
+    if against not in (None, "torch"):
+        raise UsageError("--against knows one peer, torch", got=against, remedy="Write --against torch.")
+    settings = LoaderSettings() if config is None else load_config(config)
+    check_report_folder(report)
+
+    from ..report import validate_report, write_report
+    from ..tune import run_bench
+
+    with show_progress() as progress:
+        found = run_bench(
+            str(data), step, device, settings=settings, against_torch=against == "torch", progress=progress
+        )
+    page = {**found, "output": {} if config is None else {"config": str(config)}}
+    validate_report(page)
+    paths = {} if report is None else write_report(page, report)
+    if as_json:
+        typer.echo(json.dumps(page, indent=1, sort_keys=True, allow_nan=False))
+    else:
+        print_outcome(page, lines=False)
+        if paths:
+            typer.echo(f"Report: {paths['html']}")
+    if page["verdict"]["name"] != "passed":
+        raise typer.Exit(4)

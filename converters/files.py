@@ -1,0 +1,94 @@
+"""Small files written whole or not at all, and what a full disk raises."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from wellfed.pipeline.errors import ResourceError
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+@contextmanager
+def disk_errors(where: Path) -> Iterator[None]:
+    """Turn a full disk, a quota or a file-size limit into a ResourceError that says how to continue."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise out_of_space(where, os.strerror(error.errno)) from error
+
+
+def out_of_space(where: Path, what: str) -> ResourceError:
+    """The error of a disk that filled up while writing to a destination."""
+    return ResourceError(
+        f"the disk of {str(where)!r} must hold the whole dataset",
+        got=what,
+        remedy="Make room and run the same command again: it continues from the shards that are finished.",
+    )
+
+
+def write_file(path: Path, data: bytes) -> str:
+    """Write a file through a temporary one, synced; returns its SHA-256."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return hashlib.sha256(data).hexdigest()
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a whole file, hex."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sync_folder(path: Path) -> None:
+    """Make renames in a folder durable."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+class IndexWriter:
+    """Writes an .npy file of a known number of rows, part after part, through ordinary writes.
+
+    Not a memory map: a disk that fills up under one kills the process. Synced at the end of the block.
+    """
+
+    def __init__(self, path: Path, dtype: np.dtype, rows: int) -> None:
+        self._file = open(path, "wb")
+        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (rows,)}
+        np.lib.format.write_array_header_1_0(self._file, header)
+
+    def add(self, rows: np.ndarray) -> None:
+        """Append rows of the file's dtype."""
+        self._file.write(np.ascontiguousarray(rows).tobytes())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._file:
+            if kind is None:
+                self._file.flush()
+                os.fsync(self._file.fileno())

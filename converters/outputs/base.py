@@ -1,0 +1,73 @@
+"""The Output contract: how packed shards become a published dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+
+from wellfed.pipeline.formats import Shard
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A finished shard task that holds samples.
+
+    Attributes:
+        tar: its staged tar.
+        rows_path: its index rows, an .npy file; offsets count in the tar.
+        samples, size, sha256: of the tar.
+    """
+
+    tar: Path
+    rows_path: Path
+    samples: int
+    size: int
+    sha256: str
+
+    def rows(self) -> np.ndarray:
+        """Its index rows, shape (samples,), memory-mapped."""
+        return np.load(self.rows_path, mmap_mode="r", allow_pickle=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assembled:
+    """What an output made of the parts.
+
+    Attributes:
+        shards: the data files, in order.
+        moves: staged file and final name of each data file.
+        files: SHA-256 of the further files it wrote into the folder for final files, by name.
+    """
+
+    shards: tuple[Shard, ...]
+    moves: tuple[tuple[Path, str], ...]
+    files: dict[str, str]
+
+
+class Output(Protocol):
+    """A way to store; stateless. Equal parts give equal bytes, in any process, and a killed `assemble` starts again."""
+
+    kind: Literal["webdataset", "lmdb"]
+
+    def bytes_beyond_tars(self, sizes: np.ndarray) -> int:
+        """Disk space that `assemble` needs beside the staged tars, from the samples' planned sizes."""
+        ...
+
+    def assemble(self, parts: Sequence[Part], scratch: Path, final: Path, on_samples: Callable[[int], None]) -> Assembled:
+        """Write what the data files lack.
+
+        Args:
+            parts: at least one.
+            scratch: an empty folder for large files.
+            final: the folder for files that are published as they are.
+            on_samples: called with the number of samples written so far.
+        """
+        ...
+
+    def published_rows(self, parts: Sequence[Part]) -> Iterator[np.ndarray]:
+        """The rows of the published index, part after part: positions of shards and offsets set."""
+        ...

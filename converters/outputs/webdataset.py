@@ -1,0 +1,90 @@
+"""WebDataset: the staged tars as they are, a DALI index beside each, and one wids index for the set."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from wellfed.pipeline.formats import Shard
+
+from ..files import write_file
+from .base import Assembled, Part
+
+SET_NAME = "data"
+WIDS_NAME = f"{SET_NAME}.json"
+
+
+class WebDatasetOutput:
+    """See `Output`."""
+
+    kind: Literal["webdataset", "lmdb"] = "webdataset"
+
+    def bytes_beyond_tars(self, sizes: np.ndarray) -> int:
+        """Index files: about 100 bytes a sample."""
+        return 100 * len(sizes)
+
+    def assemble(self, parts: Sequence[Part], scratch: Path, final: Path, on_samples: Callable[[int], None]) -> Assembled:
+        """Write `.idx` files and the wids index; the tars are only renamed."""
+        shards: list[Shard] = []
+        files: dict[str, str] = {}
+        done = 0
+        for number, part in enumerate(parts):
+            name = shard_name(number)
+            shards.append(Shard(name=name, samples=part.samples, size=part.size, sha256=part.sha256))
+            index = dali_index(part.rows())
+            files[index_name(name)] = write_file(final / index_name(name), index)
+            done += part.samples
+            on_samples(done)
+        files[WIDS_NAME] = write_file(final / WIDS_NAME, wids_index(shards))
+        moves = tuple((part.tar, shard.name) for part, shard in zip(parts, shards, strict=True))
+        return Assembled(shards=tuple(shards), moves=moves, files=files)
+
+    def published_rows(self, parts: Sequence[Part]) -> Iterator[np.ndarray]:
+        """The parts' rows with their shard's number."""
+        for number, part in enumerate(parts):
+            rows = np.array(part.rows())
+            rows["shard"] = number
+            yield rows
+
+
+def shard_name(number: int) -> str:
+    """File name of a shard; the same for every dataset, so that bytes never depend on where it lies."""
+    return f"{SET_NAME}-{number:06d}.tar"
+
+
+def index_name(shard: str) -> str:
+    """DALI's index of a shard: the whole shard name with `.idx` for `.tar`."""
+    return shard.removesuffix(".tar") + ".idx"
+
+
+def dali_index(rows: np.ndarray) -> bytes:
+    """DALI's `v1.2` index: for each sample, extension, offset, size and name of each member."""
+    lines = [f"v1.2 {len(rows)}"]
+    for key, ext, *numbers in zip(
+        rows["key"].tolist(),
+        rows["ext"].tolist(),
+        *(rows[f"{column}_{field}"].tolist() for field in ("image", "class", "json") for column in ("offset", "size")),
+        strict=True,
+    ):
+        extensions = (ext.decode("ascii"), "cls", "json")
+        members = [
+            f"{extension} {offset} {size} {key:010d}.{extension}"
+            for extension, offset, size in zip(extensions, numbers[::2], numbers[1::2], strict=True)
+        ]
+        lines.append(" ".join(members))
+    return ("\n".join(lines) + "\n").encode("ascii")
+
+
+def wids_index(shards: Sequence[Shard]) -> bytes:
+    """The index that `wids.ShardListDataset` opens; no md5sum, which wids never reads."""
+    data: dict[str, Any] = {
+        "__kind__": "wids-shard-index-v1",
+        "wids_version": 1,
+        "name": SET_NAME,
+        "shardlist": [{"url": each.name, "nsamples": each.samples, "filesize": each.size} for each in shards],
+    }
+    return (json.dumps(data, indent=1) + "\n").encode("ascii")

@@ -1,0 +1,69 @@
+"""The worker process of `pool`: runs one task after another and never outlives its parent."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pickle
+import signal
+import sys
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+from wellfed.pipeline.errors import WellfedError, WorkerError
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main(fd: int, parent: int) -> None:
+    """Serve tasks from the connection at this file descriptor until the parent closes it or dies.
+
+    A task is (function, args); the answer is ("progress", value) any number of times, then ("result", value) or
+    ("error", exception).
+    """
+    _die_with(parent)
+    # The parent decides what an interrupt means and ends its workers; the terminal sends it to all of them.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    connection = Connection(fd)
+    while True:
+        try:
+            function, args = connection.recv()
+        except EOFError:
+            return
+        try:
+            answer: tuple[str, Any] = ("result", function(*args, report=lambda value: connection.send(("progress", value))))
+        except WellfedError as error:
+            answer = ("error", error)
+        except Exception as error:
+            answer = (
+                "error",
+                WorkerError(
+                    "a worker process must not fail unexpectedly",
+                    got=f"{type(error).__name__}: {error}",
+                    remedy=f"Please report this: {''.join(traceback.format_exception(error)).strip()}",
+                ),
+            )
+        connection.send(answer)
+
+
+def _die_with(parent: int) -> None:
+    # Killed with SIGKILL the parent cannot end its workers, and a second run must not meet the first one's.
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def command(fd: int) -> list[str]:
+    """The command line of a worker.
+
+    Not `multiprocessing`: that imports the parent's main module again, which breaks scripts without a main guard.
+    """
+    path = pickle.dumps(sys.path).hex()
+    code = (
+        f"import pickle, sys; sys.path[:] = pickle.loads(bytes.fromhex({path!r})); "
+        f"from {__name__} import main; main({fd}, {os.getpid()})"
+    )
+    return [sys.executable, "-c", code]

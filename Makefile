@@ -39,7 +39,7 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 install: $(VENV)/.installed
 
 demo: $(VENV)/.installed
-	@$(BIN)/wellfed demo --output demo
+	@$(BIN)/wellfed demo --directory demo
 
 test: $(VENV)/.installed-dev
 	@$(BIN)/python -m pytest -q -m "not long and not gpu"

@@ -47,20 +47,20 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("needs a CUDA GPU, and torch sees none")
 
 
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.CallInfo[None] | object, None]:
-    outcome = yield
-    report = outcome.get_result()  # type: ignore[attr-defined]
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
     if report.skipped and gpu_is_required() and item.get_closest_marker("gpu"):
         _turn_into_failure(report)
+    return report
 
 
-@pytest.hookimpl(hookwrapper=True)
-def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, object, None]:
-    outcome = yield
-    report = outcome.get_result()  # type: ignore[attr-defined]
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
     if report.skipped and gpu_is_required():
         _turn_into_failure(report)
+    return report
 
 
 def _turn_into_failure(report: pytest.TestReport | pytest.CollectReport) -> None:

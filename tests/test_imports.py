@@ -35,7 +35,7 @@ ALLOWED["cli"] = EVERYTHING
 FOR_CONVERTERS = {"errors", "config", "formats", "sampling", "decode", "hardware"}
 
 # Nothing of these may be loaded by importing a module; torch may, by the modules that compute with it.
-HEAVY = ("nvidia.dali", "plotly", "ray", "fastapi", "uvicorn", "s3fs", "pyarrow", "datasets", "pynvml")
+HEAVY = ("nvidia.dali", "plotly", "ray", "fastapi", "uvicorn", "s3fs", "pyarrow", "datasets")
 
 
 def module_name(path: Path) -> str:

@@ -1,33 +1,32 @@
 """wellfed.converters: repack a dataset once into shards that read fast.
 
-Importing this module imports nothing that is heavy; names resolve on first use.
+Importing this module imports nothing that is heavy; `convert` resolves on first use.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+# Not lazy: the function bears its module's name, and would be hidden by whoever imports the module first.
+from .verify import VerifyReport, verify
 
 if TYPE_CHECKING:
     from .run import ConversionResult, convert
-    from .verify import VerifyReport, verify
 
 __all__ = ["ConversionResult", "VerifyReport", "convert", "verify"]
 
-# `verify` names both a function and its module; the package attribute is the function.
-_HOME = {"ConversionResult": "run", "VerifyReport": "verify", "convert": "run", "verify": "verify"}
+_LAZY = ("ConversionResult", "convert")
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOME.get(name)
-    if home is None:
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = import_module(f".{home}", __name__)
-    for each, where in _HOME.items():
-        if where == home:
-            globals()[each] = getattr(module, each)
-    return globals()[name]
+    from . import run
+
+    value = getattr(run, name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOME])
+    return sorted([*globals(), *_LAZY])

@@ -74,7 +74,7 @@ class IndexWriter:
     """
 
     def __init__(self, path: Path, dtype: np.dtype, rows: int) -> None:
-        self._file = open(path, "wb")
+        self._file = open(path, "wb")  # noqa: SIM115 - closed by __exit__
         header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (rows,)}
         np.lib.format.write_array_header_1_0(self._file, header)
 

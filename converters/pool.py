@@ -37,7 +37,7 @@ def run_tasks(
     on_result: Callable[[int, Any], None],
     on_progress: Callable[[int, Any], None] = lambda task, value: None,
     on_death: Callable[[int, str], None] | None = None,
-    on_tick: Callable[[], None] = lambda: None,
+    attempts: int = ATTEMPTS,
 ) -> None:
     """Call `function(*task, report=...)` for each task, in worker processes, and hand back each result.
 
@@ -48,14 +48,14 @@ def run_tasks(
         on_result: (task number, result), in the order of completion, in the calling thread.
         on_progress: (task number, value) for each `report` in a worker.
         on_death: called with (task number, how the worker ended) after the last attempt, instead of raising.
-        on_tick: called a few times a second.
+        attempts: times a task is started before its worker's death counts.
 
     Raises:
         WellfedError: the first one that a task raises; the other workers are ended.
-        WorkerError: a task's worker died ATTEMPTS times.
+        WorkerError: a task's worker died this often.
     """
     waiting = deque(range(len(tasks)))
-    attempts = [0] * len(tasks)
+    started = [0] * len(tasks)
     team: list[_Worker] = []
     remaining = len(tasks)
     try:
@@ -64,9 +64,9 @@ def run_tasks(
                 team.append(_start())
             for idle in team:
                 if idle.task is None and waiting:
-                    _give(idle, waiting.popleft(), function, tasks, attempts)
+                    _give(idle, waiting.popleft(), function, tasks, started)
             busy = {each.connection: each for each in team if each.task is not None}
-            for ready in wait(list(busy), timeout=0.2):
+            for ready in wait(list(busy), timeout=1.0):
                 member = busy[ready]  # type: ignore[index]
                 number = member.task
                 assert number is not None
@@ -75,14 +75,14 @@ def run_tasks(
                 except (EOFError, OSError):
                     team.remove(member)
                     how = _bury(member)
-                    if attempts[number] < ATTEMPTS:
+                    if started[number] < attempts:
                         waiting.appendleft(number)
                     elif on_death is not None:
                         on_death(number, how)
                         remaining -= 1
                     else:
                         raise WorkerError(
-                            f"a worker process must end its task, and {ATTEMPTS} in a row died at "
+                            f"a worker process must end its task, and {attempts} in a row died at "
                             f"{describe(number, member.progress)}",
                             got=how,
                             remedy="Killed by signal 9 usually means too little memory: use fewer workers. Otherwise "
@@ -98,7 +98,6 @@ def run_tasks(
                     member.task, member.progress = None, None
                     remaining -= 1
                     on_result(number, value)
-            on_tick()
     finally:
         for member in team:
             member.connection.close()
@@ -125,10 +124,10 @@ def _start() -> _Worker:
 
 
 def _give(
-    member: _Worker, number: int, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], attempts: list[int]
+    member: _Worker, number: int, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], started: list[int]
 ) -> None:
     member.task = number
-    attempts[number] += 1
+    started[number] += 1
     # A worker that is already dead is found, and its task given again, by the read that follows.
     with suppress(BrokenPipeError, ConnectionResetError):
         member.connection.send((function, tasks[number]))

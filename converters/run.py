@@ -191,9 +191,7 @@ def convert(
     )
 
 
-def preview(
-    src: str | Path, dst: str | Path, *, output: OutputName, shard_bytes: int = DEFAULT_SHARD_BYTES
-) -> Preview:
+def preview(src: str | Path, dst: str | Path, *, output: OutputName, shard_bytes: int = DEFAULT_SHARD_BYTES) -> Preview:
     """What `convert` would do, without writing anything; raises what it would raise before its start."""
     job = _prepare(src, dst, output, shard_bytes, None, "decode", "reject", None)
     job.destination.check_space(job.bytes_needed)
@@ -259,7 +257,7 @@ def _unusable(source: Input, row: int) -> SampleRejectedError:
     return SampleRejectedError(
         f"every sample must be storable, and {source.name(row).decode('utf-8', 'backslashreplace')!r} is not",
         got=source.refused[row],
-        remedy="Mend or remove the file, or let such files be rejected.",
+        remedy="Mend or remove the file, or let such files be rejected (--on-error reject).",
     )
 
 

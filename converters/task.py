@@ -145,9 +145,9 @@ def _pack(
             except SampleRejectedError as error:
                 if task.on_error == "fail":
                     raise SampleRejectedError(
-                        f"every sample must be storable (--on-error fail), and {os.fsdecode(name)!r} is not: {error.rule}",
+                        f"every sample must be storable, and {os.fsdecode(name)!r} is not: {error.rule}",
                         got=error.got,
-                        remedy="Mend or remove the file, or use --on-error reject to list such files and go on.",
+                        remedy="Mend or remove the file, or let such files be rejected (--on-error reject).",
                     ) from error
                 rejects.append(Reject(key, name, reason_of(error)))
     result = ShardResult(

@@ -33,7 +33,10 @@ def main(fd: int, parent: int) -> None:
         except EOFError:
             return
         try:
-            answer: tuple[str, Any] = ("result", function(*args, report=lambda value: connection.send(("progress", value))))
+            answer: tuple[str, Any] = (
+                "result",
+                function(*args, report=lambda value: connection.send(("progress", value))),
+            )
         except WellfedError as error:
             answer = ("error", error)
         except Exception as error:

@@ -19,7 +19,7 @@ class Input(Protocol):
 
     @property
     def kind(self) -> str:
-        """"folder"."""
+        """ "folder"."""
         ...
 
     @property

@@ -57,7 +57,9 @@ class Output(Protocol):
         """Disk space that `assemble` needs beside the staged tars, from the samples' planned sizes."""
         ...
 
-    def assemble(self, parts: Sequence[Part], scratch: Path, final: Path, on_samples: Callable[[int], None]) -> Assembled:
+    def assemble(
+        self, parts: Sequence[Part], scratch: Path, final: Path, on_samples: Callable[[int], None]
+    ) -> Assembled:
         """Write what the data files lack.
 
         Args:

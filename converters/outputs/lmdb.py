@@ -35,14 +35,17 @@ class LmdbOutput:
         """The environment, beside the tars it is written from; label and JSON take about 200 bytes."""
         return map_bytes(sizes.astype(np.int64)) + map_bytes(np.full(len(sizes), 200))
 
-    def assemble(self, parts: Sequence[Part], scratch: Path, final: Path, on_samples: Callable[[int], None]) -> Assembled:
+    def assemble(
+        self, parts: Sequence[Part], scratch: Path, final: Path, on_samples: Callable[[int], None]
+    ) -> Assembled:
         """Write `data.mdb` from zero."""
         try:
             _write(parts, scratch, on_samples)
         except lmdb.Error as error:
             # A short write on a full disk comes out of LMDB 0.9 as an I/O error.
             if not isinstance(error, lmdb.DiskError) and not any(
-                word in str(error) for word in ("No space left", "quota exceeded", "File too large", "Input/output error")
+                word in str(error)
+                for word in ("No space left", "quota exceeded", "File too large", "Input/output error")
             ):
                 raise WellfedError("LMDB must be able to write", got=str(error), remedy="Run again.") from error
             raise out_of_space(final.parent.parent, str(error)) from error

@@ -27,7 +27,9 @@ class WebDatasetOutput:
         """Index files: about 100 bytes a sample."""
         return 100 * len(sizes)
 
-    def assemble(self, parts: Sequence[Part], scratch: Path, final: Path, on_samples: Callable[[int], None]) -> Assembled:
+    def assemble(
+        self, parts: Sequence[Part], scratch: Path, final: Path, on_samples: Callable[[int], None]
+    ) -> Assembled:
         """Write `.idx` files and the wids index; the tars are only renamed."""
         shards: list[Shard] = []
         files: dict[str, str] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from statistics import median
 from typing import Any
@@ -130,7 +131,7 @@ def memory(report: Mapping[str, Any]) -> str:
     measured = [(p["batch_size"], p["peak_bytes"]) for p in facts_["probes"] if p["peak_bytes"] is not None]
     failed = [p["batch_size"] for p in facts_["probes"] if p["out_of_memory"]]
     sizes = [p["batch_size"] for p in facts_["probes"]] or [1]
-    fit, cap = facts_["fit"], facts_["cap_bytes"]
+    fit, cap = facts_["fit"], facts.cap_bytes(report)
     ceiling = max([peak for _, peak in measured] + ([cap] if cap else []), default=GIB)
     series = []
     if fit is not None and len(sizes) > 1:
@@ -154,7 +155,10 @@ def memory(report: Mapping[str, Any]) -> str:
 
 
 def _boundaries(report: Mapping[str, Any]) -> list[Mark]:
-    return [Mark(value=at, label="epoch", tone="epoch") for at in report["hold"].get("epoch_boundaries_seconds") or ()]
+    ends = list(itertools.accumulate(window["wall_seconds"] for window in report["hold"]["windows"]))
+    starts = [0.0, *ends]
+    crossed = [number for number in report["hold"].get("crossed_in_windows") or () if 0 <= number < len(ends)]
+    return [Mark(value=(starts[n] + ends[n]) / 2, label="new epoch", tone="epoch") for n in crossed]
 
 
 def _hold_axis(report: Mapping[str, Any]) -> Axis:

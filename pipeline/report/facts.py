@@ -15,8 +15,11 @@ from . import words
 
 __all__ = [
     "Headline",
+    "best_ceiling",
+    "cap_bytes",
     "chosen_trial",
     "comparison_text",
+    "conclusion",
     "headlines",
     "held",
     "hold_rows",
@@ -26,6 +29,8 @@ __all__ = [
     "subject",
     "trial_reason",
 ]
+
+MIN_ROUNDS = 5
 
 _REASONS = {
     "util_percent": ("util_reason",),
@@ -89,8 +94,11 @@ def _held_reason(report: Mapping[str, Any], name: str) -> str | None:
     return trial_reason(trial, name) if trial is not None else "no settings could be run"
 
 
-def _cap_bytes(report: Mapping[str, Any]) -> float | None:
-    return report["memory"]["cap_bytes"] if report["memory"] is not None else None
+def cap_bytes(report: Mapping[str, Any]) -> float | None:
+    """The memory cap; None where it, or the memory it is a share of, is not known."""
+    if report["memory"] is None or report["device"]["memory_total_bytes"] is None:
+        return None
+    return report["memory"]["cap_bytes"]
 
 
 def headlines(report: Mapping[str, Any]) -> list[Headline]:
@@ -99,7 +107,7 @@ def headlines(report: Mapping[str, Any]) -> list[Headline]:
     util, fed, peak = (figures.get(name) for name in ("util_percent", "fed_ratio", "peak_bytes"))
     util_low, fed_low = figures.get("util_low"), figures.get("fed_low")
     util_goal, fed_goal = request.get("util_target", 70.0), request.get("fed_target", 0.90)
-    cap, total = _cap_bytes(report), report["device"]["memory_total_bytes"]
+    cap, total = cap_bytes(report), report["device"]["memory_total_bytes"]
     judged_util = util if util_low is None else util_low
     judged_fed = fed if fed_low is None else fed_low
     speed = figures.get("samples_per_second")
@@ -159,6 +167,13 @@ def speedup(report: Mapping[str, Any]) -> tuple[float, float | None, float | Non
             return 1 / comparison["ratio"], 1 / comparison["high"], 1 / comparison["low"]
     rates = [trial["median"].get("samples_per_second") for trial in (own, stock)]
     return (rates[0] / rates[1], None, None) if rates[0] and rates[1] else None
+
+
+def conclusion(comparison: Mapping[str, Any]) -> str:
+    """A comparison's conclusion; fewer than five rounds decide nothing (design section 6)."""
+    if comparison["rounds"] < MIN_ROUNDS and comparison["conclusion"] == "no difference":
+        return f"undecided: {comparison['rounds']} rounds, {MIN_ROUNDS} are needed"
+    return str(comparison["conclusion"])
 
 
 def comparison_text(comparison: Mapping[str, Any], labels: Mapping[Any, str]) -> str:

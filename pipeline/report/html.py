@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from . import charts, facts, sections, words
-from .markup import figure, note, section, table
+from .markup import Cell, figure, note, section, table
 from .schema import validate_report
 from .style import STYLE
 from .svg import bullet
@@ -129,7 +129,7 @@ def _before_after(report: Mapping[str, Any]) -> str:
 _FIGURE_HEADS = ("Settings", "#Samples/s", "#Fed ratio", "#Waiting for data", "#GPU utilization", "#Peak memory")
 
 
-def _figures(report: Mapping[str, Any], trial: Mapping[str, Any]) -> list[str | tuple[str, str]]:
+def _figures(report: Mapping[str, Any], trial: Mapping[str, Any]) -> list[Cell]:
     middle = trial["median"]
 
     def reason(name: str) -> str | None:
@@ -182,16 +182,19 @@ def _binding(report: Mapping[str, Any]) -> str:
         return ""
     binds = report["verdict"].get("binds")
     lead = f"<p>What binds: <strong>{escape(str(binds))}</strong>.</p>" if binds else ""
-    rows: list[list[str | tuple[str, str]]] = []
+    rows: list[list[Cell]] = []
+    every = [round_ for trial in report["trials"] for round_ in trial["rounds"]]
+    no_util, no_memory = words.reason_of(every, "util_reason"), words.reason_of(every, "memory_reason")
     for entry in report["ceilings"]:
         util = [value for value in entry.get("util_percent") or [] if value is not None]
+        reason = entry.get("util_reason") or no_util
         rows.append(
             [
                 "Step on cached batches",
                 str(entry["batch_size"]),
                 _raw(entry["samples_per_second"]),
-                words.percent(sum(util) / len(util), None) if util else words.not_measured(entry.get("util_reason")),
-                words.bytes_text(entry.get("peak_bytes"), entry.get("memory_reason")),
+                words.percent(sum(util) / len(util) if util else None, reason),
+                words.bytes_text(entry.get("peak_bytes"), entry.get("memory_reason") or no_memory),
             ]
         )
     for entry in report["loader_rates"]:
@@ -200,6 +203,10 @@ def _binding(report: Mapping[str, Any]) -> str:
         rows.append(
             [("Loader alone", label), str(entry["batch_size"]), _raw(entry["samples_per_second"]), "no step ran", ""]
         )
+    parts = report.get("parts") or {}
+    for name, key in (("Reading, one thread", "read"), ("Copy to the device", "copy")):
+        if (speed := parts.get(f"{key}_samples_per_second")) is not None:
+            rows.append([name, "", words.number(speed), "no step ran", ""])
     return section(
         "What binds",
         lead
@@ -230,6 +237,8 @@ def _trials(report: Mapping[str, Any]) -> str:
     for trial in report["trials"]:
         predicted, rates = trial.get("predicted_samples_per_second"), trial["median"].get("samples_per_second")
         cells = _figures(report, trial)
+        if trial.get("left"):
+            cells[0] = (cells[0][0], "; ".join(text for text in (cells[0][1], f"left early: {trial['left']}") if text))
         off = "" if predicted is None or not rates else f"{100 * (predicted / rates - 1):+.0f}% of measured"
         cells.insert(1, "none made" if predicted is None else (words.rate(predicted), off))
         cells.append(str(len(trial["rounds"])))
@@ -263,8 +272,8 @@ def _trials(report: Mapping[str, Any]) -> str:
 def _memory(report: Mapping[str, Any]) -> str:
     memory = report["memory"]
     if memory is None:
-        return section("Memory", note(words.not_measured(report.get("memory_reason"))), "memory")
-    fit, cap = memory["fit"], memory["cap_bytes"]
+        return ""
+    fit, cap = memory["fit"], facts.cap_bytes(report)
     parts = []
     if cap is not None:
         parts.append(f"The cap is {words.bytes_text(cap)}, {100 * memory['cap_share']:.0f}% of the device.")
@@ -275,7 +284,7 @@ def _memory(report: Mapping[str, Any]) -> str:
         )
     if memory["largest_batch_size"] is not None:
         parts.append(f"Largest batch size measured under the cap: {memory['largest_batch_size']}.")
-    rows: list[list[str | tuple[str, str]]] = [
+    rows: list[list[Cell]] = [
         [
             str(probe["batch_size"]),
             "ran out of memory"
@@ -324,7 +333,7 @@ def _hold(report: Mapping[str, Any]) -> str:
         )
     else:
         text += f" Growth of host memory: {words.not_measured(host.get('reason') or 'too few windows')}."
-    rows: list[list[str | tuple[str, str]]] = [
+    rows: list[list[Cell]] = [
         [
             f"{row['start']:.0f} to {row['end']:.0f} s",
             words.rate(row["samples_per_second"], "window of no length"),
@@ -353,14 +362,14 @@ def _comparisons(report: Mapping[str, Any]) -> str:
     if not report["comparisons"]:
         return ""
     labels = {trial["id"]: trial["label"] for trial in report["trials"]}
-    rows: list[list[str | tuple[str, str]]] = [
+    rows: list[list[Cell]] = [
         [
             labels[c["a"]],
             labels[c["b"]],
             f"{c['ratio']:.3f}",
             f"{c['low']:.3f} to {c['high']:.3f}",
             str(c["rounds"]),
-            c["conclusion"],
+            facts.conclusion(c),
         ]
         for c in report["comparisons"]
     ]

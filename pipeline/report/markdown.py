@@ -125,7 +125,7 @@ def _memory(report: Mapping[str, Any]) -> list[str]:
         ]
         for probe in memory["probes"]
     ]
-    cap = words.bytes_text(memory["cap_bytes"], "the device does not say its memory")
+    cap = words.bytes_text(facts.cap_bytes(report), "the device does not say its memory")
     return ["## Memory", "", f"Cap: {_cell(cap)}.", "", *_table(("Batch size", "Peak memory"), rows)]
 
 
@@ -140,7 +140,7 @@ def _comparisons(report: Mapping[str, Any]) -> list[str]:
             f"{c['ratio']:.3f}",
             f"{c['low']:.3f} to {c['high']:.3f}",
             str(c["rounds"]),
-            c["conclusion"],
+            facts.conclusion(c),
         ]
         for c in report["comparisons"]
     ]

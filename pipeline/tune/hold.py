@@ -1,0 +1,171 @@
+"""The held run: the winner alone, across an epoch boundary, with the ceiling measured in between."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+from ..config import LoaderSettings
+from .rig import Rig, Window, rate
+from .statistics import Interval, mean_interval, ratio_of_means, slope
+
+GROWTH_BYTES_PER_EPOCH = 5_000_000
+"""Host memory may grow by less than this an epoch (design section 10)."""
+
+_GROUPS = 3
+_WARM_SHARE = 1 / 3  # first caches fill and worker processes settle
+
+
+@dataclass(frozen=True)
+class Hold:
+    """What the winner did.
+
+    Attributes:
+        seconds: fed time.
+        epochs_crossed: epoch boundaries within it.
+        samples_per_second: over the fed time.
+        util: mean GPU-Util with its interval; None where a window lacks it.
+        util_reason: why it is None.
+        fed: fed ratio with its interval.
+        peak_bytes: most device memory of any window; None where not measured.
+        host_slope: bytes/s of host memory after the first third; None with too few windows.
+        epoch_seconds: how long an epoch takes at this speed.
+        windows, ceilings: raw.
+        crossed_in: numbers of the windows that an epoch boundary lies in.
+    """
+
+    seconds: float
+    epochs_crossed: int
+    samples_per_second: float
+    util: Interval | None
+    util_reason: str | None
+    fed: Interval | None
+    peak_bytes: int | None
+    host_slope: Interval | None
+    epoch_seconds: float
+    windows: tuple[Window, ...]
+    ceilings: tuple[Window, ...]
+    crossed_in: tuple[int, ...] = ()
+
+    @property
+    def grows(self) -> bool:
+        """Whether host memory grows: the slope's interval is above 0, and not by a negligible amount an epoch."""
+        line = self.host_slope
+        return line is not None and line.low > 0 and line.value * self.epoch_seconds >= GROWTH_BYTES_PER_EPOCH
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report's `hold`."""
+        line = self.host_slope
+        return {
+            "seconds": self.seconds,
+            "epochs_crossed": self.epochs_crossed,
+            "samples_per_second": self.samples_per_second,
+            "util_percent": None if self.util is None else self.util.value,
+            "util_low": None if self.util is None else self.util.low,
+            "util_reason": self.util_reason,
+            "fed_ratio": None if self.fed is None else self.fed.value,
+            "fed_low": None if self.fed is None else self.fed.low,
+            "peak_bytes": self.peak_bytes,
+            "host_memory": None
+            if line is None
+            else {"slope_bytes_per_second": line.value, "low": line.low, "high": line.high, "grows": self.grows},
+            "epoch_seconds": self.epoch_seconds,
+            "ceiling_samples_per_second": [rate(window) for window in self.ceilings],
+            "crossed_in_windows": list(self.crossed_in),
+            "windows": [window.to_dict() for window in self.windows],
+        }
+
+
+def window_seconds(hold_seconds: float) -> float:
+    """Length of one window: a twelfth, between 0.5 s and 6 s (NVML's utilization needs some seconds)."""
+    return min(6.0, max(0.5, hold_seconds / 12))
+
+
+def hold(
+    rig: Rig,
+    settings: LoaderSettings,
+    *,
+    seconds: float,
+    expected_samples_per_second: float,
+    seed: int = 0,
+    progress: Callable[[float], None] | None = None,
+) -> Hold:
+    """Run the step on the loader for at least `seconds`, with a ceiling before, between and after.
+
+    Args:
+        expected_samples_per_second: places the epoch boundary at two fifths of the run.
+        progress: called with the share done.
+
+    Raises:
+        OutOfDeviceMemoryError: the step did not fit.
+    """
+    length = window_seconds(seconds)
+    before = math.ceil(expected_samples_per_second * seconds * 0.4)
+    windows: list[Window] = []
+    starts: list[float] = []
+    crossed_in: list[int] = []
+    fed_seconds = 0.0
+    ceilings = [rig.ceiling(settings.batch_size, length / 2)]
+    with rig.hold(settings, samples_before_boundary=before) as run:
+        group = 1
+        while fed_seconds < seconds:
+            run.resume()
+            while fed_seconds < min(seconds, seconds * group / _GROUPS):
+                starts.append(rig.clock())
+                before_window = run.epochs_crossed
+                windows.append(run.feed(length))
+                if run.epochs_crossed > before_window:
+                    crossed_in.append(len(windows) - 1)
+                fed_seconds += windows[-1].wall_seconds
+                if progress is not None:
+                    progress(min(1.0, fed_seconds / seconds))
+            ceilings.append(rig.ceiling(settings.batch_size, length / 2))
+            group += 1
+        crossed = run.epochs_crossed
+    found = _summary(rig, settings, windows, ceilings, starts, crossed, seed)
+    return replace(found, crossed_in=tuple(crossed_in))
+
+
+def _summary(
+    rig: Rig,
+    settings: LoaderSettings,
+    windows: list[Window],
+    ceilings: list[Window],
+    starts: list[float],
+    crossed: int,
+    seed: int,
+) -> Hold:
+    fed_seconds = sum(window.wall_seconds for window in windows)
+    speed = sum(window.samples for window in windows) / fed_seconds
+    utils = [window.util_percent for window in windows]
+    known = [util for util in utils if util is not None]
+    peaks = [window.peak_bytes for window in windows if window.peak_bytes is not None]
+    reasons = [window.util_reason for window in windows if window.util_percent is None]
+    ceiling_rates = [rate(window) for window in ceilings]
+    return Hold(
+        seconds=fed_seconds,
+        epochs_crossed=crossed,
+        samples_per_second=speed,
+        util=mean_interval(known, seed=seed) if len(known) == len(utils) else None,
+        util_reason=reasons[0] if reasons else None,
+        fed=ratio_of_means([rate(w) for w in windows], ceiling_rates, seed=seed) if min(ceiling_rates) > 0 else None,
+        peak_bytes=max(peaks, default=None),
+        host_slope=_host_slope(windows, starts),
+        epoch_seconds=rig.epoch_samples(settings.batch_size) / speed,
+        windows=tuple(windows),
+        ceilings=tuple(ceilings),
+    )
+
+
+def _host_slope(windows: list[Window], starts: list[float]) -> Interval | None:
+    """One point a window (its median): samples within a window are not independent, and would feign precision."""
+    points = [
+        (start + window.wall_seconds / 2, median(window.host_rss_bytes))
+        for start, window in zip(starts, windows, strict=True)
+        if len(window.host_rss_bytes)
+    ]
+    late = points[int(len(points) * _WARM_SHARE) :]
+    return slope([x for x, _ in late], [y for _, y in late])

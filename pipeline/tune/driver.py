@@ -1,0 +1,299 @@
+"""The tuner's flow over a rig: parts, model, search, hold, verdict. Knows no device and opens nothing itself."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+
+from ..config import LoaderSettings, TuneRequest
+from ..errors import ResourceError
+from .budget import Budget
+from .hold import hold
+from .memory import MemoryPlan
+from .rates import Rates, measure_ceilings, measure_loaders
+from .result import Result, evidence_of
+from .rig import OutOfDeviceMemoryError, Rig, Trial
+from .rounds import run_rounds
+from .search import Record, Search, Targets, choose, comparisons, undecided
+from .space import Limits, all_points, shortlist
+from .verdict import describe, judge
+
+BATCH_SIZES = (16, 32, 64, 128, 256, 512, 1024)
+
+STOCK_BATCH_SIZE = 64
+"""Stock torch is measured at the user's batch size, or at this one, or at the largest below it that fits."""
+
+MOST_CANDIDATES = 5
+_MOST_ROUNDS = 10
+_ALONE_BATCH_SIZE = 64
+
+Progress = Callable[[str, float], None]
+
+
+def quiet(message: str, fraction: float) -> None:
+    """Reports no progress."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """What the driver must know of the device."""
+
+    memory_total_bytes: int | None
+    pin_memory: bool
+
+
+class Driver:
+    """Runs one tune.
+
+    Args:
+        rig: the machine, or a fake.
+        request: what is asked for.
+        limits: of the space.
+        device: its memory, and whether host batches are pinned for it.
+        progress: called with a message and the share done.
+    """
+
+    def __init__(
+        self,
+        rig: Rig,
+        request: TuneRequest,
+        limits: Limits,
+        device: Device,
+        *,
+        progress: Progress = quiet,
+        started: float | None = None,
+    ) -> None:
+        self.rig = rig
+        self.request = request
+        self.limits = limits
+        self.device = device
+        self._progress = progress
+        self._start = rig.clock() if started is None else started
+        self._budget = Budget(request.budget_seconds, rig.clock, self._start)
+        self._total = request.budget_seconds + 1.3 * request.hold_seconds
+        self._cap = None if not device.memory_total_bytes else int(device.memory_total_bytes * request.memory_cap)
+        sizes = request.batch_sizes or BATCH_SIZES
+        present = () if request.current is None else (request.current.batch_size,)
+        plan = MemoryPlan(
+            probe=rig.probe,
+            sizes=tuple(sorted({*sizes, *present})),
+            cap_bytes=self._cap if self._cap is not None else 1 << 62,
+            cap_share=request.memory_cap,
+        )
+        self.result = Result(memory=plan, rates=Rates())
+
+    def run(self) -> Result:
+        """The whole flow.
+
+        Raises:
+            ResourceError: nothing fits under the memory cap.
+        """
+        result, request = self.result, self.request
+        mark = self.rig.clock()
+        result.seconds["preflight"] = mark - self._start
+        mark = self._stage("memory", mark, self._probe_memory)
+        mark = self._stage("rates", mark, self._measure_parts)
+        mark = self._stage("search", mark, self._search)
+        mark = self._stage("hold", mark, self._hold)
+        result.verdict = judge(evidence_of(result, request, self.limits, self._cap))
+        result.seconds["total"] = mark - self._start
+        return result
+
+    def _stage(self, name: str, mark: float, work: Callable[[], None]) -> float:
+        work()
+        now = self.rig.clock()
+        self.result.seconds[name] = now - mark
+        return now
+
+    def _say(self, message: str) -> None:
+        done = min(self.rig.clock() - self._start, self.request.budget_seconds)
+        self._progress(message, min(0.99, done / self._total))
+
+    def _probe_memory(self) -> None:
+        self._say("device memory: probing batch sizes in child processes")
+        self.result.memory.start()
+        if self.result.memory.unmeasured is not None:
+            self.result.notes.append(f"Device memory was not measured: {self.result.memory.unmeasured}.")
+
+    def _measure_parts(self) -> None:
+        result, request, budget = self.result, self.request, self._budget
+        seconds = budget.slice_seconds
+        self._say("the step on cached batches")
+        # Stock torch keeps its usual batch size, also where a smaller one already saturates the step.
+        required = [size for size in (self._stock_batch_size(),) if size is not None]
+        if request.current is not None:
+            required.append(request.current.batch_size)
+        measure_ceilings(
+            self.rig,
+            result.memory,
+            result.rates,
+            seconds=seconds,
+            util_target=request.util_target,
+            required=required,
+            stop=budget.rates_done,
+        )
+        if not result.rates.ceilings:
+            raise ResourceError(
+                "the step must run on the device at one batch size at least",
+                got=f"out of memory at batch size {min(result.memory.probes)}",
+                remedy="Use a smaller model, image or batch size.",
+            )
+        self._say("reading, copying, and the loader alone")
+        result.rates.read_rate = self.rig.read_rate(min(0.5, seconds))
+        sizes = sorted(result.rates.ceilings)
+        alone = max((s for s in sizes if s <= _ALONE_BATCH_SIZE), default=sizes[0])
+        result.rates.copy_rate = self.rig.copy_rate(alone, min(0.3, seconds))
+        measure_loaders(
+            self.rig,
+            result.rates,
+            self.limits,
+            batch_size=alone,
+            image_size=request.image_size,
+            seconds=seconds,
+            pin_memory=self.device.pin_memory,
+            stop=budget.rates_done,
+        )
+
+    def _stock_batch_size(self) -> int | None:
+        wanted = STOCK_BATCH_SIZE if self.request.current is None else self.request.current.batch_size
+        fitting = [size for size in self.result.memory.sizes if self.result.memory.likely(size)]
+        return max((s for s in fitting if s <= wanted), default=min(fitting, default=None))
+
+    def _trials(self) -> list[Trial]:
+        rates, request = self.result.rates, self.request
+        model = rates.model(self.limits.cores)
+        sizes = self._candidate_sizes()
+        points = all_points(sizes, self.limits, request.image_size, pin_memory=self.device.pin_memory)
+        stock = self._stock_batch_size()
+        fixed = (request.current is not None) + (stock in rates.ceilings)
+        count = self._budget.trials(request.rounds, most=MOST_CANDIDATES + fixed) - fixed
+        trials = [
+            Trial(f"c{number}", describe(point), "candidate", point, point.batch_size, predicted)
+            for number, (point, predicted) in enumerate(shortlist(points, model, count=max(2, count)), start=1)
+            if point != request.current
+        ]
+        present = request.current
+        if present is not None and present.batch_size in rates.ceilings:
+            label = f"present: {describe(present)}"
+            trials.append(Trial("current", label, "current", present, present.batch_size, model.predict(present)))
+        elif present is not None:
+            self.result.notes.append(f"Your present batch size {present.batch_size} does not fit under the memory cap.")
+        if stock is not None and stock in rates.ceilings:
+            trials.append(Trial("stock", f"stock torch: batch {stock}, no workers", "stock", None, stock))
+        return trials
+
+    def _candidate_sizes(self) -> list[int]:
+        """Sizes measured on cached batches; the user's own and stock torch's only where they were asked for."""
+        wanted = self.request.batch_sizes or BATCH_SIZES
+        return [s for s in sorted(self.result.rates.ceilings) if s in wanted and s in self.result.memory.sizes]
+
+    def _search(self) -> None:
+        request, result = self.request, self.result
+        search = Search(self._trials(), rounds=request.rounds, seed=request.seed)
+        result.records = search.records
+        self._run_rounds(search)
+        winner = self._choose(search)
+        while (
+            winner is not None
+            and search.rounds < _MOST_ROUNDS
+            and self._budget.left > self._round_seconds(search)
+            and undecided(search.records, winner, seed=request.seed)
+        ):
+            search.extend(1)
+            self._run_rounds(search)
+            winner = self._choose(search)
+        if winner is None:
+            raise ResourceError(
+                "at least one setting must run and fit under the memory cap",
+                got="; ".join(f"{r.trial.label}: {r.left or 'no batch in its time'}" for r in search.records),
+                remedy="Give a smaller --batch-sizes, or a larger --memory-cap or --budget.",
+            )
+        result.chosen = winner
+        result.comparisons = comparisons(search.records, winner, seed=request.seed)
+        done = max(len(record.rounds) for record in search.records)
+        if done < request.rounds:
+            result.notes.append(
+                f"The budget of {request.budget_seconds:g} s ended after {done} of {request.rounds} rounds: the best "
+                "so far was taken, and comparisons need five. Give a larger --budget for firm ones."
+            )
+
+    def _choose(self, search: Search) -> Record | None:
+        """The winner, its batch size probed: the line through the peaks only decides what is worth measuring."""
+        memory = self.result.memory
+        while (winner := choose(search.records, self._targets(), seed=self.request.seed)) is not None:
+            size = winner.trial.batch_size
+            if self._cap is None or memory.unmeasured is not None:
+                return winner
+            if size not in memory.probes:
+                self._say(f"device memory: probing batch {size} in a child process")
+            if memory.check(size):
+                return winner
+            memory.rule_out(size)
+            for record in search.records:
+                if record.trial.batch_size >= size:
+                    search.bar(record.trial, "does not fit under the memory cap")
+        return None
+
+    def _round_seconds(self, search: Search) -> float:
+        live = sum(record.left is None for record in search.records)
+        return live * self._budget.slice_seconds * 2
+
+    def _run_rounds(self, search: Search) -> None:
+        run_rounds(
+            self.rig,
+            search,
+            self.result.rates,
+            seconds=self._budget.slice_seconds,
+            left=lambda: self._budget.left,
+            say=self._say,
+        )
+
+    def _targets(self) -> Targets:
+        return Targets(self.request.util_target, self.request.fed_target, self._cap)
+
+    def _hold(self) -> None:
+        chosen, request = self.result.chosen, self.request
+        if chosen is None or chosen.trial.settings is None:
+            raise ValueError("a hold needs chosen settings")
+        settings = chosen.trial.settings
+        self.rig.release_device()
+        if settings.backend == "processes" and settings.num_workers > 0:
+            self._judge_persistence(settings)
+
+        def show(share: float) -> None:
+            fraction = (request.budget_seconds + share * 1.3 * request.hold_seconds) / self._total
+            self._progress(f"holding {describe(settings)}", min(0.99, fraction))
+
+        show(0.0)
+        try:
+            self.result.hold = hold(
+                self.rig,
+                settings,
+                seconds=request.hold_seconds,
+                expected_samples_per_second=median(chosen.values()),
+                seed=request.seed,
+                progress=show,
+            )
+        except OutOfDeviceMemoryError as error:
+            raise ResourceError(
+                f"the chosen batch size, {settings.batch_size}, must keep fitting on the device",
+                got="out of memory in the held run",
+                remedy="Something else took device memory meanwhile: free the device and tune again.",
+            ) from error
+        for window in self.result.hold.ceilings:
+            self.result.rates.add_ceiling(window)
+
+    def _judge_persistence(self, settings: LoaderSettings) -> None:
+        """What keeping workers saves at an epoch boundary; a user whose memory is short can weigh it."""
+        if self._budget.left <= 0:
+            return
+        self._say("cost of an epoch boundary")
+        for keep in (True, False):
+            point = dataclasses.replace(settings, persistent_workers=keep)
+            self.result.rates.boundary_seconds[keep] = self.rig.boundary_seconds(point)
+        kept, anew = self.result.rates.boundary_seconds[True], self.result.rates.boundary_seconds[False]
+        self.result.notes.append(
+            f"persistent_workers=True: an epoch boundary takes {kept:.2f} s, with new workers {anew:.2f} s."
+        )

@@ -1,0 +1,339 @@
+"""The rig on a real machine: loaders, steps and the device, opened when asked for and closed together."""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import psutil
+
+from ..config import LoaderConfig, LoaderSettings
+from ..formats import RepeatedSource, Source
+from ..loader import ImageLoader, make_loader, stock_loader
+from ..training import Accelerator, CachedBatches, Step, StepSpec, Window, build_step, measure, probe_memory
+from .rig import OutOfDeviceMemoryError, Probe, Trial
+
+MIN_EPOCH_BATCHES = 200
+"""Smaller sets are repeated to this many batches an epoch (design section 7)."""
+
+PROBE_TIMEOUT_SECONDS = 120.0
+
+_WARM_STEPS = 3
+_SETTLE_SECONDS = 3.0
+_SETTLE_POLL_SECONDS = 0.1
+_IDLE_SHARE = 0.1
+_COPIES_IN_FLIGHT = 4
+
+
+def repeat_times(samples: int, batch_size: int) -> int:
+    """How often a set of this many samples is repeated so that an epoch has at least 200 batches."""
+    return max(1, math.ceil(MIN_EPOCH_BATCHES * batch_size / samples))
+
+
+class _Feed:
+    """Batches of a loader without end, epoch after epoch."""
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+        self.epochs_crossed = 0
+        self._iterator: Iterator[Any] = iter(loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return next(self._iterator)
+        except StopIteration:
+            self.epochs_crossed += 1
+            self._iterator = iter(self.loader)
+            return next(self._iterator)
+
+    def close(self) -> None:
+        close = getattr(self._iterator, "close", None)
+        if close is not None:
+            close()
+        close = getattr(self.loader, "close", None)
+        if close is not None:
+            close()
+
+
+class MachineRig:
+    """Implements `rig.Rig`; a context manager that closes every loader, step and worker, also on Ctrl-C.
+
+    Args:
+        source: the dataset; not closed here.
+        spec: the step.
+        device: name to open the same device in a child process.
+        accelerator: the open device; not closed here.
+        seed: of order and augmentation.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        spec: StepSpec,
+        device: str,
+        accelerator: Accelerator,
+        *,
+        seed: int = 0,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._source = source
+        self._spec = spec
+        self._device = device
+        self._accelerator = accelerator
+        self._seed = seed
+        self._clock = clock
+        self._feeds: dict[str, _Feed] = {}
+        self._steps: dict[int, Step] = {}
+        self._cached: dict[int, CachedBatches] = {}
+
+    def __enter__(self) -> MachineRig:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all loaders and forget steps and cached batches."""
+        with ExitStack() as stack:
+            for feed in self._feeds.values():
+                stack.callback(feed.close)
+            self._feeds.clear()
+        self._steps.clear()
+        self._cached.clear()
+
+    def clock(self) -> float:
+        return self._clock()
+
+    def probe(self, batch_size: int) -> Probe:
+        return probe_memory(self._spec, self._device, batch_size, timeout_seconds=PROBE_TIMEOUT_SECONDS)
+
+    def ceiling(self, batch_size: int, seconds: float) -> Window:
+        return self._guarded(batch_size, lambda: self._ceiling(batch_size, seconds))
+
+    def _ceiling(self, batch_size: int, seconds: float) -> Window:
+        step = self._step(batch_size)
+        batches = self._cached.get(batch_size)
+        if batches is None:
+            batches = CachedBatches(
+                self._accelerator,
+                batch_size,
+                self._spec.image_size,
+                seed=self._seed,
+                num_classes=self._spec.num_classes,
+            )
+            self._cached[batch_size] = batches
+        self._measure(step, batches, seconds, max_steps=_WARM_STEPS)
+        return self._measure(step, batches, seconds)
+
+    def fed(self, trial: Trial, seconds: float) -> Window:
+        return self._guarded(trial.batch_size, lambda: self._fed(trial, seconds))
+
+    def _fed(self, trial: Trial, seconds: float) -> Window:
+        step = self._step(trial.batch_size)
+        feed = self._feeds.get(trial.id)
+        if feed is None:
+            feed = self._feeds[trial.id] = self._open(trial.settings, trial.batch_size)
+        self._warm(step, feed, trial.settings, seconds)
+        window = self._measure(step, feed, seconds)
+        # What this loader makes ready from here on would slow down whoever is measured next.
+        self._settle()
+        return window
+
+    def drop(self, trial: Trial) -> None:
+        feed = self._feeds.pop(trial.id, None)
+        if feed is not None:
+            feed.close()
+
+    def release_device(self) -> None:
+        self.close()
+        # Steps and batches may be in cycles; device memory is only free once they are collected.
+        gc.collect()
+        self._accelerator.synchronize()
+        self._accelerator.reset_peak()
+
+    def loader_alone(self, settings: LoaderSettings, seconds: float) -> float:
+        feed = self._open(settings, settings.batch_size)
+        try:
+            self._drain(feed, settings)
+            started = now = self._clock()
+            samples = 0
+            while now - started < seconds:
+                samples += len(self._accelerator.copy(next(feed))[0])
+                now = self._clock()
+            return samples / (now - started)
+        finally:
+            feed.close()
+
+    def read_rate(self, seconds: float) -> float:
+        rows = np.random.default_rng(self._seed).permutation(len(self._source))
+        started = now = self._clock()
+        done = 0
+        while now - started < seconds:
+            self._source.read(int(rows[done % len(rows)]))
+            done += 1
+            now = self._clock()
+        return done / (now - started)
+
+    def copy_rate(self, batch_size: int, seconds: float) -> float:
+        import torch
+
+        images = torch.zeros((batch_size, 3, self._spec.image_size, self._spec.image_size), dtype=torch.uint8)
+        images = images.contiguous(memory_format=torch.channels_last)
+        labels = torch.zeros(batch_size, dtype=torch.int64)
+        if torch.cuda.is_available():
+            images, labels = images.pin_memory(), labels.pin_memory()
+        self._accelerator.copy((images, labels))
+        self._accelerator.synchronize()
+        started = now = self._clock()
+        samples = 0
+        while now - started < seconds:
+            for _ in range(_COPIES_IN_FLIGHT):
+                self._accelerator.copy((images, labels))
+            samples += _COPIES_IN_FLIGHT * batch_size
+            self._accelerator.synchronize()
+            now = self._clock()
+        return samples / (now - started)
+
+    def boundary_seconds(self, settings: LoaderSettings) -> float:
+        with self._loader(settings) as loader:
+            state = loader.state_dict()
+            batches = max(2, settings.num_workers)
+            loader.load_state_dict({**state, "position": self._position(loader, batches * settings.batch_size)})
+            for _ in loader:
+                last = self._clock()
+            iterator = iter(loader)
+            next(iterator)
+            return self._clock() - last
+
+    @contextmanager
+    def hold(self, settings: LoaderSettings, *, samples_before_boundary: int) -> Iterator[_MachineHold]:
+        with self._loader(settings) as loader:
+            position = self._position(loader, samples_before_boundary)
+            loader.load_state_dict({**loader.state_dict(), "position": position})
+            yield _MachineHold(self, _Feed(loader), settings)
+
+    def epoch_samples(self, batch_size: int) -> int:
+        return len(self._source) * repeat_times(len(self._source), batch_size)
+
+    def _position(self, loader: ImageLoader, samples_before_boundary: int) -> int:
+        """Position, in whole batches, from which about so many samples are left in the epoch."""
+        batch_size = loader.config.settings.batch_size
+        left = max(1, math.ceil(samples_before_boundary / batch_size))
+        return max(0, len(loader) - left) * batch_size
+
+    def _repeated(self, batch_size: int) -> Source:
+        times = repeat_times(len(self._source), batch_size)
+        return self._source if times == 1 else RepeatedSource(self._source, times)
+
+    def _loader(self, settings: LoaderSettings) -> ImageLoader:
+        config = LoaderConfig(
+            settings=settings,
+            shuffle=True,
+            seed=self._seed,
+            tail="drop",
+            augment="train",
+            image_size=self._spec.image_size,
+            device=self._accelerator.torch_device,
+        )
+        return make_loader(self._repeated(settings.batch_size), config)
+
+    def _open(self, settings: LoaderSettings | None, batch_size: int) -> _Feed:
+        if settings is not None:
+            return _Feed(self._loader(settings))
+        return _Feed(
+            stock_loader(
+                self._repeated(batch_size), batch_size=batch_size, image_size=self._spec.image_size, seed=self._seed
+            )
+        )
+
+    def _step(self, batch_size: int) -> Step:
+        step = self._steps.get(batch_size)
+        if step is None:
+            step = self._steps[batch_size] = build_step(self._spec, self._accelerator, batch_size)
+        return step
+
+    def _measure(self, step: Step, batches: Iterator[Any], seconds: float, max_steps: int | None = None) -> Window:
+        return measure(step, batches, self._accelerator, seconds=seconds, max_steps=max_steps, clock=self._clock)
+
+    def _drain(self, feed: _Feed, settings: LoaderSettings | None) -> None:
+        """Take what was made ready beforehand: a window that begins with a full queue flatters the loader."""
+        ready = 1 if settings is None else 1 + settings.num_workers * settings.prefetch_factor
+        if settings is not None and settings.backend == "threads":
+            # Threads decode one batch together: beyond a few batches the queue refills while it is emptied.
+            ready = min(ready, 1 + 2 * settings.prefetch_factor)
+        for _ in range(ready):
+            self._accelerator.copy(next(feed))
+
+    def _warm(self, step: Step, feed: _Feed, settings: LoaderSettings | None, seconds: float) -> None:
+        self._drain(feed, settings)
+        workers = 0 if settings is None or settings.backend == "threads" else settings.num_workers
+        self._measure(step, feed, seconds, max_steps=1 if settings is None else _WARM_STEPS + workers)
+
+    def _guarded(self, batch_size: int, run: Callable[[], Window]) -> Window:
+        """Once more with the device to itself where steps of other batch sizes took the memory."""
+        for attempt in range(2):
+            try:
+                return run()
+            except Exception as error:
+                if not self._accelerator.is_out_of_memory(error):
+                    raise
+                failure = error.with_traceback(None)
+            self._steps.clear()
+            self._cached.clear()
+            gc.collect()
+            self._accelerator.reset_peak()
+            if attempt:
+                raise OutOfDeviceMemoryError(f"batch size {batch_size}") from failure
+        raise AssertionError("unreachable")
+
+    def _settle(self) -> None:
+        """Wait until workers have filled their queues: this process and its children use hardly any CPU."""
+        deadline = self._clock() + _SETTLE_SECONDS
+        before = _cpu_seconds()
+        while self._clock() < deadline:
+            time.sleep(_SETTLE_POLL_SECONDS)
+            now = _cpu_seconds()
+            if now - before < _IDLE_SHARE * _SETTLE_POLL_SECONDS:
+                return
+            before = now
+
+
+class _MachineHold:
+    def __init__(self, rig: MachineRig, feed: _Feed, settings: LoaderSettings) -> None:
+        self._rig = rig
+        self._feed = feed
+        self._settings = settings
+
+    @property
+    def epochs_crossed(self) -> int:
+        return self._feed.epochs_crossed
+
+    def resume(self) -> None:
+        step = self._rig._step(self._settings.batch_size)
+        self._rig._warm(step, self._feed, self._settings, _SETTLE_SECONDS)
+
+    def feed(self, seconds: float) -> Window:
+        step = self._rig._step(self._settings.batch_size)
+        return self._rig._guarded(self._settings.batch_size, lambda: self._rig._measure(step, self._feed, seconds))
+
+
+def _cpu_seconds() -> float:
+    """CPU time of this process and its living children."""
+    this = psutil.Process()
+    total = 0.0
+    for process in (this, *this.children(recursive=True)):
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += times.user + times.system
+    return total

@@ -1,0 +1,101 @@
+"""All that a tune or a bench measured, and the evidence that a verdict rests on."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+
+from ..config import LoaderSettings, TuneRequest
+from .hold import Hold
+from .memory import MemoryPlan
+from .rates import Rates
+from .search import Comparison, Record
+from .space import Limits, fits
+from .statistics import Interval, mean_interval
+from .verdict import CeilingFacts, Evidence, Verdict
+
+
+@dataclass
+class Result:
+    """All that was measured and decided; what was not reached is empty or None."""
+
+    memory: MemoryPlan
+    rates: Rates
+    records: list[Record] = field(default_factory=list)
+    comparisons: list[Comparison] = field(default_factory=list)
+    chosen: Record | None = None
+    hold: Hold | None = None
+    verdict: Verdict | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def evidence_of(result: Result, request: TuneRequest, limits: Limits, cap_bytes: int | None) -> Evidence:
+    """What the verdict rests on: the held run, or the rounds where nothing was held.
+
+    Raises:
+        ValueError: nothing was chosen.
+    """
+    chosen, held = result.chosen, result.hold
+    if chosen is None or chosen.trial.settings is None:
+        raise ValueError("a verdict needs chosen settings")
+    settings = chosen.trial.settings
+    util, reason, fed, peak = _of_rounds(chosen, request.seed)
+    growth = None
+    if held is not None:
+        util, reason, fed, peak = held.util, held.util_reason, held.fed, held.peak_bytes
+        if held.grows and held.host_slope is not None:
+            growth = held.host_slope.value * held.epoch_seconds
+    curve = result.rates.curves(limits.cores).get(settings.backend)
+    return Evidence(
+        util_target=request.util_target,
+        fed_target=request.fed_target,
+        cap_bytes=cap_bytes,
+        settings=settings,
+        is_current=chosen.trial.role == "current",
+        util=util,
+        util_reason=reason,
+        fed=fed,
+        peak_bytes=peak,
+        grows_bytes_per_epoch=growth,
+        ceilings=[_ceiling_facts(result, size) for size in sorted(result.rates.ceilings)],
+        loader_rate=None if curve is None else curve.rate(settings.num_workers),
+        core_rate=None if curve is None else curve.rate(limits.cores) / limits.cores,
+        cores=limits.cores,
+        read_rate=result.rates.read_rate,
+        copy_rate=result.rates.copy_rate,
+        workers_bounded=_workers_bounded(settings, limits, request.image_size),
+    )
+
+
+def _ceiling_facts(result: Result, size: int) -> CeilingFacts:
+    rates, memory = result.rates, result.memory
+    return CeilingFacts(
+        size,
+        rates.ceiling_rate(size),
+        rates.ceiling_util(size),
+        rates.launch_seconds(size),
+        size in memory.sizes and memory.likely(size),
+    )
+
+
+def _workers_bounded(settings: LoaderSettings, limits: Limits, image_size: int) -> bool:
+    """Whether memory or /dev/shm, not cores, limited the workers."""
+    if settings.num_workers >= limits.cores:
+        return False
+    return not fits(dataclasses.replace(settings, num_workers=limits.cores), limits, image_size)
+
+
+def _of_rounds(record: Record, seed: int) -> tuple[Interval | None, str | None, Interval | None, int | None]:
+    """Utilization, why it is missing, fed ratio and peak of a trial's rounds."""
+    rounds = list(record.rounds.values())
+    utils = [m.window.util_percent for m in rounds if m.window.util_percent is not None]
+    reasons = [m.window.util_reason for m in rounds if m.window.util_percent is None]
+    feds = [m.fed_ratio for m in rounds if m.fed_ratio is not None]
+    peaks = [m.window.peak_bytes for m in rounds if m.window.peak_bytes is not None]
+    return (
+        mean_interval(utils, seed=seed) if utils and not reasons else None,
+        reasons[0] if reasons else None,
+        mean_interval(feds, seed=seed) if feds else None,
+        max(peaks, default=None),
+    )

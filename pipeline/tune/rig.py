@@ -1,0 +1,158 @@
+"""What the tuner may do to the world: the contract between its decisions and the machine it measures.
+
+Everything that takes time, needs a device or starts a process is behind `Rig`, so that every decision is tested on a
+fake with a virtual clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from ..config import LoaderSettings
+
+Role = Literal["candidate", "current", "stock"]
+
+
+class OutOfDeviceMemoryError(Exception):
+    """A step did not fit into the device's memory; the tuner takes a smaller batch, so no user sees this."""
+
+
+class Window(Protocol):
+    """The part of `training.loop.Window` that decisions rest on."""
+
+    @property
+    def batch_size(self) -> int: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def samples(self) -> int: ...
+    @property
+    def wall_seconds(self) -> float: ...
+    @property
+    def wait_seconds(self) -> Sequence[float]: ...
+    @property
+    def step_seconds(self) -> Sequence[float]: ...
+    @property
+    def util_percent(self) -> float | None: ...
+    @property
+    def util_reason(self) -> str | None: ...
+    @property
+    def peak_bytes(self) -> int | None: ...
+    @property
+    def host_rss_bytes(self) -> Sequence[int]: ...
+    @property
+    def host_rss_seconds(self) -> Sequence[float]: ...
+
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+class Probe(Protocol):
+    """The part of `training.probe.MemoryProbe` that decisions rest on."""
+
+    @property
+    def batch_size(self) -> int: ...
+    @property
+    def peak_bytes(self) -> int | None: ...
+    @property
+    def out_of_memory(self) -> bool: ...
+    @property
+    def error(self) -> str | None: ...
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One thing to measure against the step.
+
+    Attributes:
+        id: unique within a report.
+        label: for people.
+        role: a candidate of the search, the user's present settings, or stock torch.
+        settings: None for stock torch.
+        batch_size: samples a step.
+        predicted: samples/s by the model; None where it has no prediction.
+    """
+
+    id: str
+    label: str
+    role: Role
+    settings: LoaderSettings | None
+    batch_size: int
+    predicted: float | None = None
+
+
+class HeldRun(Protocol):
+    """A run of one loader whose windows follow each other, across epochs."""
+
+    @property
+    def epochs_crossed(self) -> int: ...
+
+    def resume(self) -> None:
+        """Use up what the loader made ready while other things ran, so that the next window is the loader's pace."""
+        ...
+
+    def feed(self, seconds: float) -> Window: ...
+
+
+class Rig(Protocol):
+    """A machine with a dataset, a step and a device. One thread drives it; the driver closes it."""
+
+    def clock(self) -> float:
+        """Monotonic seconds."""
+        ...
+
+    def probe(self, batch_size: int) -> Probe:
+        """Peak device memory of the step at this batch size, in a child process."""
+        ...
+
+    def ceiling(self, batch_size: int, seconds: float) -> Window:
+        """The step on device-resident batches. Raises OutOfDeviceMemoryError."""
+        ...
+
+    def fed(self, trial: Trial, seconds: float) -> Window:
+        """The step fed by the trial's loader, which stays open until `drop`. Raises OutOfDeviceMemoryError."""
+        ...
+
+    def drop(self, trial: Trial) -> None:
+        """Close a trial's loader."""
+        ...
+
+    def release_device(self) -> None:
+        """Close every loader and step, so that the next peak of memory is the next run's own."""
+        ...
+
+    def loader_alone(self, settings: LoaderSettings, seconds: float) -> float:
+        """Samples/s of the loader with nothing behind it."""
+        ...
+
+    def read_rate(self, seconds: float) -> float:
+        """Samples/s of reading encoded samples in one thread, without decoding."""
+        ...
+
+    def copy_rate(self, batch_size: int, seconds: float) -> float:
+        """Samples/s of copying host batches to the device."""
+        ...
+
+    def boundary_seconds(self, settings: LoaderSettings) -> float:
+        """Time from the last batch of an epoch to the first of the next."""
+        ...
+
+    def hold(self, settings: LoaderSettings, *, samples_before_boundary: int) -> AbstractContextManager[HeldRun]:
+        """Open a loader so that its epoch ends after about this many samples."""
+        ...
+
+    def epoch_samples(self, batch_size: int) -> int:
+        """Samples an epoch of a trial's loader has, repeats included."""
+        ...
+
+
+def rate(window: Window) -> float:
+    """Samples/s of a window; 0 where no step ended."""
+    return window.samples / window.wall_seconds if window.wall_seconds > 0 else 0.0
+
+
+def wait_share(window: Window) -> float:
+    """Share of the window's wall time spent waiting for data."""
+    return sum(window.wait_seconds) / window.wall_seconds if window.wall_seconds > 0 else 0.0

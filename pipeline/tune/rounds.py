@@ -1,0 +1,68 @@
+"""Interleaved rounds over a rig: every live trial, and once a round the ceiling at each batch size in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .rates import Rates
+from .rig import OutOfDeviceMemoryError, Rig, Window
+from .search import Measurement, Search
+
+
+def run_rounds(
+    rig: Rig,
+    search: Search,
+    rates: Rates,
+    *,
+    seconds: float,
+    left: Callable[[], float],
+    say: Callable[[str], None],
+) -> None:
+    """Measure until the search has no more to ask, or time is over; one whole round is always made.
+
+    Where the rounds to come would not fit into the time left, the slowest candidates go: five rounds of few say more
+    than two of many.
+
+    Args:
+        rates: takes the ceilings in.
+        seconds: of one measurement.
+        left: seconds of the budget that are left.
+        say: reports what is measured now.
+    """
+    ceilings: dict[int, Window] = {}
+    number, began = -1, rig.clock()
+    while (trial := search.ask()) is not None:
+        if search.round > 0 and left() <= 0:
+            return
+        if number != search.round:
+            if number >= 0:
+                _fit(search, began, rig.clock(), seconds, left())
+                if (trial := search.ask()) is None:
+                    return
+            number, ceilings, began = search.round, {}, rig.clock()
+        say(f"round {search.round + 1} of {search.rounds}: {trial.label}")
+        try:
+            ceiling = ceilings.get(trial.batch_size)
+            if ceiling is None:
+                ceiling = ceilings[trial.batch_size] = rig.ceiling(trial.batch_size, seconds)
+                rates.add_ceiling(ceiling)
+            search.tell(trial, Measurement(rig.fed(trial, seconds), ceiling))
+        except OutOfDeviceMemoryError:
+            search.bar(trial, "out of device memory")
+        for record in search.records:
+            if record.left is not None:
+                rig.drop(record.trial)
+
+
+def _fit(search: Search, began: float, ended: float, seconds: float, left: float) -> None:
+    """Let the slowest candidates go where the rounds still to come would not fit."""
+    live = [record for record in search.records if record.left is None]
+    measured = sum(search.round - 1 in record.rounds for record in search.records)
+    if not live or not measured:
+        return
+    # The first round also opens loaders, which later ones do not.
+    cost = min((ended - began) / measured, 3.5 * seconds)
+    affordable = left / (cost * (search.rounds - search.round))
+    fixed = sum(record.trial.role != "candidate" for record in live)
+    if affordable < len(live):
+        search.keep_best(max(2, int(affordable) - fixed))

@@ -1,0 +1,111 @@
+"""`run_tune`: opens dataset, device and rig, and closes them whatever happens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from ..config import TunedConfig, TuneRequest
+from ..errors import UsageError
+from ..formats import Source, open_source
+from ..hardware import fingerprint, preflight
+from ..training import Accelerator, StepSpec, open_accelerator
+from .assemble import dataset_facts, device_facts, report, tuned_config
+from .driver import Device, Driver, Progress, quiet
+from .machine import MachineRig, repeat_times
+from .preflight import limits_of
+
+
+@dataclass(frozen=True)
+class TuneOutcome:
+    """What a tune found: the report's JSON, the configuration for a loader, and the verdict's name."""
+
+    report: dict[str, Any]
+    tuned: TunedConfig
+    verdict: str
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A dataset, a step and an open device."""
+
+    source: Source
+    spec: StepSpec
+    accelerator: Accelerator
+    rig: MachineRig
+
+    @property
+    def device(self) -> Device:
+        return Device(self.accelerator.memory_total_bytes, pin_memory=self.accelerator.torch_device != "cpu")
+
+
+@contextmanager
+def opened(
+    data: str, step: str, device: str, *, image_size: int, seed: int, clock: Callable[[], float]
+) -> Iterator[Opened]:
+    """Open what a measurement needs; on the way out everything is closed, also on Ctrl-C.
+
+    Raises:
+        UsageError: no such dataset, step or device.
+    """
+    with ExitStack() as stack:
+        source = open_source(data)
+        stack.callback(source.close)
+        spec = StepSpec(name=step, image_size=image_size, num_classes=max(1000, len(source.class_names)))
+        accelerator = open_accelerator(device)
+        stack.callback(accelerator.close)
+        rig = stack.enter_context(MachineRig(source, spec, accelerator.name, accelerator, seed=seed, clock=clock))
+        yield Opened(source, spec, accelerator, rig)
+
+
+def run_tune(
+    request: TuneRequest,
+    *,
+    progress: Callable[[str, float], None] | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> TuneOutcome:
+    """Find, by measuring, the settings with the most samples/s that meet the targets, and hold them.
+
+    Args:
+        request: see `TuneRequest`.
+        progress: called with a message and the share done, 0..1.
+        clock: monotonic seconds.
+
+    Raises:
+        UsageError: no such dataset, step or device, or a dataset without samples.
+        ResourceError: nothing fits under the memory cap.
+        StepError: the step raised.
+    """
+    say: Progress = progress or quiet
+    started = clock()
+    say("looking at the machine", 0.0)
+    facts, machine = preflight(), fingerprint()
+    with opened(
+        request.data, request.step, request.device, image_size=request.image_size, seed=request.seed, clock=clock
+    ) as on:
+        if len(on.source) == 0:
+            raise UsageError("the dataset must hold samples", got=on.source.location, remedy="Convert it again.")
+        driver = Driver(on.rig, request, limits_of(facts), on.device, progress=say, started=started)
+        result = driver.run()
+        tuned = tuned_config(result, on.source, on.spec, on.accelerator, machine)
+        times = repeat_times(len(on.source), tuned.settings.batch_size)
+        if times > 1:
+            result.notes.append(
+                f"The set of {len(on.source)} samples was repeated {times} times by index, for at least 200 batches an "
+                "epoch: reading was from memory after the first time."
+            )
+        page = report(
+            "tune",
+            result,
+            request=request.to_dict(),
+            dataset=dataset_facts(on.source, times),
+            device=device_facts(on.accelerator),
+            machine=machine,
+            facts=facts,
+            tuned=tuned,
+        )
+    say("done", 1.0)
+    return TuneOutcome(page, tuned, tuned.verdict)

@@ -27,7 +27,7 @@ class BatchStream(Protocol):
         ...
 
     def ready(self) -> bool:
-        """Whether the next batch is known to be there, without waiting and without an error; False where it isn't known."""
+        """Whether the next batch is known to be there, without waiting or an error; False where that is not known."""
         ...
 
     def close(self) -> None:

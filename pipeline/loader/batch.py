@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import torch
@@ -61,9 +62,11 @@ class HostBatch:
 
     def pin_memory(self, device: str | None = None) -> HostBatch:
         """A copy in page-locked memory; torch's pinning thread calls this by name."""
-        tensors = {f.name: getattr(self, f.name) for f in fields(self)}
-        pinned = {name: value.pin_memory() for name, value in tensors.items() if isinstance(value, torch.Tensor)}
-        return replace(self, **pinned)
+        pinned: dict[str, Any] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            pinned[field.name] = value.pin_memory() if isinstance(value, torch.Tensor) else value
+        return HostBatch(**pinned)
 
 
 @dataclass(frozen=True)
@@ -144,12 +147,12 @@ class BatchDecoder:
             index["width"].astype(np.int64), index["height"].astype(np.int64), index["orientation"]
         )
         failures: dict[int, str] = {}
-        for place in np.flatnonzero((widths == 0) | (heights == 0)):
+        for place in np.flatnonzero((widths == 0) | (heights == 0)).tolist():
             # A folder read directly has no sizes in its index; the header is read here instead.
             try:
                 widths[place], heights[place] = image_size_of(encoded[place])
             except SampleRejectedError as error:
-                failures[int(place)] = str(error)
+                failures[place] = str(error)
                 widths[place] = heights[place] = 1
         boxes, flips = crop_parameters(
             self.augment, seed=self.seed, epoch=batch.task.epoch, keys=index["key"], widths=widths, heights=heights

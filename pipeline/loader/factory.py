@@ -96,7 +96,7 @@ def DataLoader(source: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N802 (to
     "auto" means threads: the decoders release the GIL, so threads decode as fast as processes, and they start at
     once, need no shared memory and copy no batch between processes. AUTO_FINDING
     """
-    if isinstance(source, (str, Path)) or isinstance(source, Source):
+    if isinstance(source, (str, Path, Source)):
         return _stored(source, _by_name(args, kwargs))
     if hasattr(source, "__getitem__") or hasattr(source, "__iter__"):
         return _torch(source, _by_name(args, kwargs))

@@ -56,7 +56,7 @@ def stateful_loader(dataset: Any, arguments: dict[str, Any]) -> Any:
         try:
             return StatefulDataLoader(dataset, **arguments)
         finally:
-            del torch.set_vital
+            del torch.set_vital  # type: ignore[attr-defined]
 
 
 def _nothing(*args: Any) -> bool:

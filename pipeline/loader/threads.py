@@ -59,7 +59,7 @@ class ThreadsBackend:
 
 
 def _single_core_pool(workers: int) -> ThreadPoolExecutor:
-    """Threads whose torch operations run on one core each; otherwise each would start a team of its own.
+    """Threads whose torch operations run on one core each; otherwise each would get a team of threads of its own.
 
     `torch.set_num_threads` acts on the calling thread, but also sets what threads not seen yet and MKL will use
     (ATen/ParallelOpenMP.cpp). So all decoding threads set theirs first, and then this thread sets its own value again.

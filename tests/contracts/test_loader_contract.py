@@ -1,0 +1,244 @@
+"""What every backend must keep: the same samples, order, crops and pixels, whatever the workers and the storage."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageOps
+
+from wellfed.pipeline.errors import CorruptSampleError, UsageError
+from wellfed.pipeline.formats import open_source
+from wellfed.pipeline.loader import DataLoader
+
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+
+FIELDS = ("image", "class", "index", "key", "box", "flip", "valid")
+BACKENDS = [("threads", workers) for workers in range(5)] + [("processes", workers) for workers in range(1, 5)]
+KINDS = ("folder", "webdataset", "lmdb")
+SAMPLES = 23
+SIZE = 32
+
+Batches = list[dict[str, torch.Tensor]]
+
+
+def open_loader(path: Path, backend: str = "threads", workers: int = 0, **options: Any) -> Any:
+    options = {"batch_size": 5, "shuffle": True, "augment": "train", "image_size": SIZE, "seed": 11, **options}
+    return DataLoader(path, backend=backend, num_workers=workers, fields=FIELDS, **options)
+
+
+def assert_same(got: Batches, expected: Batches) -> None:
+    assert len(got) == len(expected)
+    for number, (a, b) in enumerate(zip(got, expected, strict=True)):
+        for field in FIELDS:
+            assert torch.equal(a[field], b[field]), f"batch {number} differs in {field}"
+
+
+def keys_of(batches: Batches) -> list[int]:
+    return [key for batch in batches for key in batch["key"].tolist()]
+
+
+def pillow(path: Path, box: list[int], flip: bool) -> np.ndarray:
+    """The reference, with Pillow alone: turn upright, crop, resize, mirror."""
+    with Image.open(path) as image:
+        upright = ImageOps.exif_transpose(image).convert("RGB")
+    x, y, width, height = box
+    crop = upright.crop((x, y, x + width, y + height)).resize((SIZE, SIZE), Image.Resampling.BILINEAR)
+    return np.asarray(ImageOps.mirror(crop) if flip else crop)
+
+
+@pytest.fixture(scope="module")
+def expected(datasets: dict[str, Path]) -> Batches:
+    """Two epochs, decoded in the calling thread from the folder."""
+    with open_loader(datasets["folder"]) as loader:
+        return [batch for _ in range(2) for batch in loader]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("backend", "workers"), BACKENDS)
+def test_every_backend_and_storage_gives_the_same_two_epochs(
+    datasets: dict[str, Path], expected: Batches, backend: str, workers: int, kind: str
+) -> None:
+    with open_loader(datasets[kind], backend, workers) as loader:
+        got = [batch for _ in range(2) for batch in loader]
+
+    assert [len(batch["key"]) for batch in got] == [5, 5, 5, 5, 3] * 2
+    assert_same(got, expected)
+
+
+@pytest.mark.parametrize("augment", ["train", "eval"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_image_is_pillows_crop_at_its_box(
+    datasets: dict[str, Path], image_folder: Path, kind: str, augment: str
+) -> None:
+    with open_loader(datasets[kind], "threads", 2, augment=augment) as loader:
+        names = [loader.dataset.name(row) for row in range(SAMPLES)]
+        labels = [loader.dataset.class_names[label] for label in loader.dataset.index["label"]]
+        differences, boxes, flips = [], [], []
+        for batch in loader:
+            assert batch["image"].is_contiguous(memory_format=torch.channels_last)
+            for place, row in enumerate(batch["index"].tolist()):
+                box, flip = batch["box"][place].tolist(), bool(batch["flip"][place])
+                reference = pillow(image_folder / names[row], box, flip).astype(int)
+                image = batch["image"][place].permute(1, 2, 0).numpy().astype(int)
+                differences.append(np.abs(image - reference).mean())
+                boxes.append(tuple(box))
+                flips.append(flip)
+                assert labels[row] == names[row].split("/")[0]
+                assert loader.dataset.class_names[batch["class"][place]] == labels[row]
+
+    assert np.mean(differences) <= 0.2
+    assert np.max(differences) <= 1.0
+    assert len(set(boxes)) > 15
+    assert set(flips) == ({True, False} if augment == "train" else {False})
+
+
+@pytest.mark.parametrize("taken", [0, 2, 5, 7])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (("threads", 0), ("threads", 3)),
+        (("threads", 3), ("processes", 2)),
+        (("processes", 2), ("threads", 0)),
+        (("processes", 1), ("processes", 2)),
+    ],
+)
+def test_a_resumed_run_equals_the_uninterrupted_one(
+    datasets: dict[str, Path], expected: Batches, before: tuple[str, int], after: tuple[str, int], taken: int
+) -> None:
+    got: Batches = []
+    with open_loader(datasets["webdataset"], *before) as loader:
+        while len(got) < taken:
+            for batch in loader:
+                got.append(batch)
+                if len(got) == taken:
+                    break
+        state = json.loads(json.dumps(loader.state_dict()))
+    with open_loader(datasets["lmdb"], *after) as loader:
+        loader.load_state_dict({**state, "fingerprint": loader.dataset.fingerprint})
+        while len(got) < len(expected):
+            got.extend(loader)
+
+    assert_same(got, expected)
+
+
+def test_a_state_resumes_with_another_batch_size_and_other_ranks(datasets: dict[str, Path], expected: Batches) -> None:
+    epoch_keys = keys_of(expected[:5])
+    with open_loader(datasets["folder"], batch_size=2, rank=1, world_size=2, tail="partial") as loader:
+        batches = iter(loader)
+        first, second = next(batches), next(batches)
+        state = loader.state_dict()
+    assert keys_of([first, second]) == epoch_keys[2:4] + epoch_keys[6:8]
+    assert state["position"] == 8
+
+    got = []
+    for rank in range(3):
+        with open_loader(datasets["folder"], batch_size=4, rank=rank, world_size=3, tail="partial") as loader:
+            loader.load_state_dict(state)
+            got.append(keys_of(list(loader)))
+
+    assert got[0][:4] + got[1][:4] + got[2][:4] == epoch_keys[8:20]
+    assert got[0][4:] + got[1][4:] + got[2][4:] == epoch_keys[20:23]
+
+
+@pytest.mark.parametrize(("backend", "workers"), [("threads", 2), ("processes", 1)])
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize("tail", ["partial", "pad", "drop"])
+def test_ranks_share_an_epoch_as_the_tail_says(
+    datasets: dict[str, Path], expected: Batches, backend: str, workers: int, world_size: int, tail: str
+) -> None:
+    epoch_keys = keys_of(expected[:5])
+    steps, real, every = [], [], []
+    for rank in range(world_size):
+        options = {"rank": rank, "world_size": world_size, "tail": tail}
+        with open_loader(datasets["lmdb"], backend, workers, **options) as loader:
+            batches = list(loader)
+            assert len(batches) == len(loader)
+        steps.append(len(batches))
+        every.append(keys_of(batches))
+        real += [key for batch in batches for key in batch["key"][batch["valid"]].tolist()]
+
+    # 23 samples in batches of 5: 4 whole and 3 samples on one rank; 2 and 3; 1 and 8.
+    if tail == "drop":
+        kept = {1: 20, 2: 20, 3: 15}[world_size]
+        assert steps == [{1: 4, 2: 2, 3: 1}[world_size]] * world_size
+        assert sorted(real) == sorted(epoch_keys[:kept])
+    elif tail == "pad":
+        assert steps == [{1: 5, 2: 3, 3: 2}[world_size]] * world_size
+        assert sorted(real) == sorted(epoch_keys)
+        assert all(len(keys) == 5 * steps[0] for keys in every)
+    else:
+        assert sorted(real) == sorted(epoch_keys)
+        assert [len(keys) for keys in every] == {1: [23], 2: [12, 11], 3: [8, 8, 7]}[world_size]
+
+
+def test_dropping_from_a_dataset_smaller_than_a_batch_is_refused(datasets: dict[str, Path]) -> None:
+    with pytest.raises(UsageError, match=r"at least one batch over all ranks, 16 x 2; got 23 samples"):
+        open_loader(datasets["folder"], batch_size=16, rank=0, world_size=2, drop_last=True)
+
+
+@pytest.fixture(scope="module")
+def damaged_folder(tmp_path_factory: pytest.TempPathFactory, image_folder: Path) -> Path:
+    """8 images in one class; the 3rd and 4th are cut short and the 8th is text."""
+    root = tmp_path_factory.mktemp("damaged") / "set"
+    (root / "bird").mkdir(parents=True)
+    whole = (image_folder / "bird" / "photo 00.jpg").read_bytes()
+    other = (image_folder / "bird" / "photo 03.jpg").read_bytes()
+    for number, data in enumerate([whole, other, whole[:900], other[:900], whole, other, whole, b"no picture"]):
+        (root / "bird" / f"{number}.jpg").write_bytes(data)
+    return root
+
+
+@pytest.mark.parametrize(("backend", "workers"), [("threads", 0), ("threads", 2), ("processes", 2)])
+def test_a_corrupt_sample_raises_at_its_turn_and_names_itself(damaged_folder: Path, backend: str, workers: int) -> None:
+    with open_loader(damaged_folder, backend, workers, shuffle=False, batch_size=2) as loader:
+        batches = iter(loader)
+        assert next(batches)["index"].tolist() == [0, 1]
+        with pytest.raises(CorruptSampleError) as caught:
+            next(batches)
+
+    assert caught.value.index == 2
+    assert caught.value.path == "bird/2.jpg"
+    assert caught.value.dataset == str(damaged_folder)
+    assert "on_error='skip'" in str(caught.value)
+
+
+@pytest.mark.parametrize(("backend", "workers"), [("threads", 0), ("threads", 3), ("processes", 1)])
+def test_skipping_fills_the_place_from_the_next_good_sample_of_the_batch(
+    damaged_folder: Path, backend: str, workers: int
+) -> None:
+    with open_loader(damaged_folder, backend, workers, shuffle=False, batch_size=4, on_error="skip") as loader:
+        first, second = list(loader)
+        assert loader.skipped == 3
+
+    assert first["index"].tolist() == [0, 1, 0, 0]
+    assert second["index"].tolist() == [4, 5, 6, 4]
+    assert first["valid"].tolist() == [True, True, False, False]
+    assert second["valid"].tolist() == [True, True, True, False]
+    for field in FIELDS[:-1]:
+        assert torch.equal(first[field][2], first[field][0])
+        assert torch.equal(second[field][3], second[field][0])
+
+
+def test_a_batch_without_a_good_sample_raises_even_when_skipping(damaged_folder: Path) -> None:
+    with open_loader(damaged_folder, "threads", 2, shuffle=False, batch_size=2, on_error="skip") as loader:
+        batches = iter(loader)
+        next(batches)
+        with pytest.raises(CorruptSampleError, match="No sample of its batch decodes"):
+            next(batches)
+
+
+def test_the_same_images_have_the_same_keys_in_every_storage(datasets: dict[str, Path]) -> None:
+    named = []
+    for kind in KINDS:
+        source = open_source(datasets[kind])
+        named.append({int(source.index["key"][row]): source.name(row) for row in range(len(source))})
+        source.close()
+
+    assert named[0] == named[1] == named[2]
+    assert named[0][0] == "bird/photo 00.jpg"
+    assert len(named[0]) == SAMPLES

@@ -45,7 +45,7 @@ def _check_int(name: str, value: Any, low: int, high: int | None = None) -> None
 
 
 def _check_number(name: str, value: Any, low: float, high: float, *, unit: str = "") -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
         raise ConfigError(f"{name} must be a number", got=value, remedy=f"Give {name} as a number{unit}.")
     if not low <= value <= high:
         raise ConfigError(f"{name} must be between {low:g} and {high:g}{unit}", got=value, remedy="Choose within them.")
@@ -67,6 +67,12 @@ def _check_text(name: str, value: Any) -> None:
         raise ConfigError(f"{name} must be a non-empty text", got=value, remedy=f"Give {name}.")
 
 
+def _as_tuple(name: str, value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise ConfigError(f"{name} must be a list", got=value, remedy=f"Give {name} as a list.")
+    return tuple(value)
+
+
 def parse_duration(text: str | float) -> float:
     """Seconds from "90", "90s", "3m", "1.5h" or a number of seconds.
 
@@ -81,7 +87,7 @@ def parse_duration(text: str | float) -> float:
             seconds = float(body[:-1]) * scale if scale else float(body)
         else:
             seconds = float(text)
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise ConfigError(
             "a duration is a number with s, m or h after it", got=text, remedy="Write for example 90s or 3m."
         ) from error
@@ -149,7 +155,7 @@ class _Json:
         """Build from JSON text; see `from_dict`."""
         try:
             data = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"{where} must be valid JSON", got=str(error), remedy="Mend the file.") from error
         return cls.from_dict(data, where=where)
 
@@ -244,7 +250,7 @@ class LoaderConfig(_Json):
         _check_choice("augment", self.augment, get_args(Augment))
         _check_int("image_size", self.image_size, 1, 4096)
         if self.fields is not None:
-            object.__setattr__(self, "fields", tuple(self.fields))
+            object.__setattr__(self, "fields", _as_tuple("fields", self.fields))
             if not self.fields:
                 raise ConfigError("fields must name at least one field", remedy="Leave fields out for pairs.")
             for field in self.fields:
@@ -303,7 +309,7 @@ class TuneRequest(_Json):
         _check_number("budget_seconds", self.budget_seconds, 1, 7 * 86400, unit=" seconds")
         _check_number("hold_seconds", self.hold_seconds, 1, 86400, unit=" seconds")
         if self.batch_sizes is not None:
-            object.__setattr__(self, "batch_sizes", tuple(self.batch_sizes))
+            object.__setattr__(self, "batch_sizes", _as_tuple("batch_sizes", self.batch_sizes))
             if not self.batch_sizes:
                 raise ConfigError("batch_sizes must hold at least one", remedy="Leave it out to let the tuner choose.")
             for size in self.batch_sizes:
@@ -313,6 +319,8 @@ class TuneRequest(_Json):
         _check_int("rounds", self.rounds, 5, 100)
         if isinstance(self.current, Mapping):
             object.__setattr__(self, "current", LoaderSettings.from_dict(self.current, where="current"))
+        if self.current is not None and not isinstance(self.current, LoaderSettings):
+            raise ConfigError("current must be a LoaderSettings", got=self.current, remedy="Give LoaderSettings.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -342,9 +350,9 @@ class TunedConfig(_Json):
     def __post_init__(self) -> None:
         if isinstance(self.settings, Mapping):
             object.__setattr__(self, "settings", LoaderSettings.from_dict(self.settings, where="settings"))
-        _check_choice(
-            "verdict", self.verdict, ("passed", "step_limited", "data_limited", "unmeasurable", "regressed")
-        )
+        if not isinstance(self.settings, LoaderSettings):
+            raise ConfigError("settings must be a LoaderSettings", got=self.settings, remedy="Give LoaderSettings.")
+        _check_choice("verdict", self.verdict, ("passed", "step_limited", "data_limited", "unmeasurable", "regressed"))
         for name in ("dataset", "machine", "step", "versions", "measured"):
             if not isinstance(getattr(self, name), Mapping):
                 raise ConfigError(f"{name} must be a JSON object", got=getattr(self, name), remedy="Write it anew.")

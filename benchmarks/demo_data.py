@@ -14,6 +14,7 @@ import json
 import statistics
 import tempfile
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,6 +62,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    warnings.simplefilter("ignore", DeprecationWarning)  # torchvision's decoder says at every call that it will go
     real = [p.read_bytes() for p in sorted(arguments.real.rglob("*")) if p.suffix.lower() in (".jpg", ".jpeg")]
     if not real:
         parser.error(f"no JPEG under {arguments.real}")

@@ -8,13 +8,17 @@ import numpy as np
 import torch
 from PIL import Image
 from torch.nn import functional as F
-from torchvision.io import ImageReadMode, decode_jpeg
+from torchvision.io import ImageReadMode
 
 from ..errors import SampleRejectedError
 from .header import MAX_PIXELS, opened, orientation_of, read_header
 from .reference import decode_rgb
 
 __all__ = ["decode_into", "image_size_of"]
+
+# torchvision's operator itself: from 0.29 on `torchvision.io.decode_jpeg` around it warns at every call that it will go.
+# Where it is gone, every image takes the reference path, which is right and slower.
+_decode_jpeg = getattr(torch.ops.image, "decode_jpeg", None)
 
 _FAST_FRAMES = (0xC0, 0xC1, 0xC2)  # baseline, extended and progressive Huffman; not lossless, not arithmetic
 _OTHER_FRAMES = (0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF)
@@ -83,11 +87,11 @@ class _Frame(NamedTuple):
 def _decode_fast(data: bytes) -> np.ndarray | None:
     """Oriented uint8 (height, width, 3) by torchvision, or None where the reference path must decide."""
     frame = _scan_jpeg(data)
-    if frame is None:
+    if frame is None or _decode_jpeg is None:
         return None
     encoded = torch.frombuffer(bytearray(data), dtype=torch.uint8)
     try:
-        decoded = decode_jpeg(encoded, mode=ImageReadMode.RGB)
+        decoded = _decode_jpeg(encoded, ImageReadMode.RGB.value, False)
     except RuntimeError:
         # libjpeg refused: Pillow's decoder is the one whose word counts.
         return None

@@ -1,7 +1,7 @@
 """Every command in the documentation is run, in a folder of its own with small data.
 
-A page's ```sh and ```python fences run in order, each in a process of its own, in one folder that holds `photos`, a
-folder of class folders. A comment right above a fence says what is special about it:
+A page's ```sh and ```python fences run in order, in one folder with `photos`, a folder of class folders. Each sees
+nothing of the others' variables. A comment right above a fence says what is special about it:
 
     <!-- not run: REASON -->     needs a GPU, a cluster, the network, or is a piece of something
     <!-- long -->                takes minutes: run by `make test-long`, with the fences that follow it
@@ -10,6 +10,7 @@ folder of class folders. A comment right above a fence says what is special abou
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
@@ -66,10 +67,29 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(fence: Fence, folder: Path, page: Path) -> None:
-    program = [sys.executable, "-c"] if fence.language == "python" else ["bash", "-euo", "pipefail", "-c"]
+# Python fences that follow each other share a process, since importing torch takes seconds, but no names.
+RUN_PYTHON = """
+import sys
+for position in range(1, len(sys.argv), 2):
+    where, text = sys.argv[position : position + 2]
+    exec(compile(text, where, "exec"), {"__name__": "__main__"})
+"""
+
+
+def run_all(page: Path, selected: list[Fence], folder: Path) -> None:
+    for language, group in itertools.groupby(selected, key=lambda fence: fence.language):
+        listed = list(group)
+        if language == "python":
+            pieces = [piece for fence in listed for piece in (f"{page.name}:{fence.line}", fence.text)]
+            run([sys.executable, "-c", RUN_PYTHON, *pieces], 0, page, listed[0], folder)
+            continue
+        for fence in listed:
+            run(["bash", "-eu", "-c", fence.text], fence.exit_code, page, fence, folder)
+
+
+def run(command: list[str], exit_code: int, page: Path, fence: Fence, folder: Path) -> None:
     done = subprocess.run(
-        [*program, fence.text],
+        command,
         cwd=folder,
         capture_output=True,
         text=True,
@@ -81,7 +101,7 @@ def run(fence: Fence, folder: Path, page: Path) -> None:
         },
     )
     where = f"{page.relative_to(REPOSITORY)}:{fence.line}"
-    assert done.returncode == fence.exit_code, f"{where}\n{fence.text}\n{done.stdout}\n{done.stderr}"
+    assert done.returncode == exit_code, f"{where}\n{fence.text}\n{done.stdout}\n{done.stderr}"
 
 
 def pages(*, long: bool) -> list[Path]:
@@ -94,18 +114,14 @@ def name_of(page: Path) -> str:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.is_file() and runnable(page)], ids=name_of)
 def test_the_commands_of_a_page_work(page: Path, folder: Path) -> None:
-    for fence in runnable(page):
-        if fence.mark == "long":
-            break
-        run(fence, folder, page)
+    run_all(page, list(itertools.takewhile(lambda fence: fence.mark != "long", runnable(page))), folder)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("page", pages(long=True), ids=name_of)
 def test_all_commands_of_a_long_page_work(page: Path, folder: Path) -> None:
-    for fence in runnable(page):
-        run(fence, folder, page)
+    run_all(page, runnable(page), folder)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

@@ -36,7 +36,7 @@ def header(name: str, size: int) -> bytes:
     if len(encoded) > 100 or not 0 <= size <= LARGEST_MEMBER:
         raise ValueError(f"no plain ustar header for {name!r} of {size} bytes")
     before = encoded.ljust(100, b"\0") + b"0000644\0" + b"0000000\0" + b"0000000\0" + b"%011o\0" % size + b"%011o\0" % 0
-    after = b"0" + bytes(100) + b"ustar\0" + b"00" + bytes(64) + b"0000000\0" + b"0000000\0" + bytes(167)
+    after = b"0" + bytes(100) + b"ustar\0" + b"00" + bytes(247)
     # The checksum counts its own eight bytes as spaces.
     checksum = sum(before) + 8 * 0x20 + sum(after)
     return before + b"%06o\0 " % checksum + after

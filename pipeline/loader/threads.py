@@ -66,12 +66,18 @@ def _single_core_pool(workers: int) -> ThreadPoolExecutor:
     """
     before = torch.get_num_threads()
     everyone = threading.Barrier(workers + 1)
-    pool = ThreadPoolExecutor(workers, "wellfed-decode", initializer=torch.set_num_threads, initargs=(1,))
+    pool = ThreadPoolExecutor(workers, "wellfed-decode", initializer=_use_one_core)
     for _ in range(workers):
         pool.submit(everyone.wait)
     everyone.wait()
     torch.set_num_threads(before)
     return pool
+
+
+def _use_one_core() -> None:
+    torch.set_num_threads(1)
+    # A thread takes over the common value when it first needs one; asking now makes that happen before it changes back.
+    torch.get_num_threads()
 
 
 class _Work:

@@ -1,0 +1,214 @@
+"""What is particular to threads and to processes: cores, memory, dead workers, timeouts."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from wellfed.pipeline.config import LoaderConfig
+from wellfed.pipeline.errors import CorruptSampleError, DamagedDatasetError, ResourceError, WorkerError
+from wellfed.pipeline.formats import open_source
+from wellfed.pipeline.loader import batch as batch_module
+from wellfed.pipeline.loader import threads as threads_module
+from wellfed.pipeline.loader.backend import BACKENDS, InlineBackend, open_backend
+from wellfed.pipeline.loader.batch import BatchDecoder, BatchTask
+from wellfed.pipeline.loader.processes import ProcessesBackend, check_shared_memory, start_method
+from wellfed.pipeline.loader.threads import ThreadsBackend
+
+
+@pytest.fixture
+def decoder(image_folder: Path) -> BatchDecoder:
+    return BatchDecoder(source=open_source(image_folder), seed=0, augment="eval", image_size=8, on_error="raise")
+
+
+def tasks(*rows: list[int]) -> Any:
+    for number, these in enumerate(rows):
+        yield BatchTask(epoch=0, rows=np.array(these), valid=np.ones(len(these), bool), position_after=number)
+
+
+def test_the_registry_makes_the_backend_that_is_named(
+    decoder: BatchDecoder, make_config: Callable[..., LoaderConfig]
+) -> None:
+    assert set(BACKENDS) == {"processes", "threads"}
+    made = [open_backend(decoder, make_config(backend=name, num_workers=2)) for name in ("threads", "processes")]
+    assert [type(backend) for backend in made] == [ThreadsBackend, ProcessesBackend]
+    assert isinstance(open_backend(decoder, make_config(backend="processes", num_workers=0)), InlineBackend)
+    assert not multiprocessing.active_children()
+
+
+def test_decoding_threads_use_one_core_each_and_leave_the_callers_setting_alone(
+    decoder: BatchDecoder, make_config: Callable[..., LoaderConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    decode_into = batch_module.decode_into
+    monkeypatch.setattr(
+        batch_module, "decode_into", lambda *args: (seen.append(torch.get_num_threads()), decode_into(*args))
+    )
+    before = torch.get_num_threads()
+    torch.set_num_threads(5)
+    backend = ThreadsBackend(decoder, make_config(num_workers=3))
+    try:
+        list(backend.run(tasks([0, 1, 2], [3, 4])))
+        later: list[int] = []
+        thread = threading.Thread(target=lambda: later.append(torch.get_num_threads()))
+        thread.start()
+        thread.join()
+        assert torch.get_num_threads() == 5
+        assert later == [5]
+    finally:
+        backend.close()
+        torch.set_num_threads(before)
+    assert seen == [1] * 5
+
+
+def test_threads_take_a_bounded_number_of_batches_ahead(
+    decoder: BatchDecoder, make_config: Callable[..., LoaderConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[int] = []
+
+    def counted() -> Any:
+        for number, task in enumerate(tasks(*[[0, 1]] * 20)):
+            taken.append(number)
+            yield task
+
+    backend = ThreadsBackend(decoder, make_config(num_workers=2, prefetch_factor=3, batch_size=2))
+    stream = backend.run(counted())
+    assert len(taken) == 6
+    next(stream)
+    assert len(taken) == 7
+    backend.close()
+
+    # Large batches: two at a time, since all threads work on one.
+    taken.clear()
+    monkeypatch.setattr(threads_module, "IN_FLIGHT_BYTES", 500)
+    backend = ThreadsBackend(decoder, make_config(num_workers=2, prefetch_factor=3, batch_size=2))
+    backend.run(counted())
+    assert len(taken) == 2
+    backend.close()
+
+
+def test_an_error_waits_for_its_turn_and_the_stream_is_not_ready_for_it(
+    decoder: BatchDecoder, make_config: Callable[..., LoaderConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Damaged:
+        def __init__(self) -> None:
+            self.whole = decoder.source
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.whole, name)
+
+        def read(self, row: int) -> bytes:
+            if row == 2:
+                raise DamagedDatasetError("bytes must be there", got="none")
+            return self.whole.read(row)
+
+    object.__setattr__(decoder, "source", Damaged())
+    backend = ThreadsBackend(decoder, make_config(num_workers=1, batch_size=2))
+    stream = backend.run(tasks([0, 1], [2, 3]))
+    for work in stream._pending:
+        for chunk in work.chunks:
+            chunk.exception()
+
+    assert stream.ready()
+    next(stream)
+    assert not stream.ready()
+    with pytest.raises(DamagedDatasetError, match="bytes must be there"):
+        next(stream)
+    backend.close()
+
+
+def test_a_batch_that_takes_longer_than_the_timeout_is_an_error(
+    decoder: BatchDecoder, make_config: Callable[..., LoaderConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = threading.Event()
+    monkeypatch.setattr(batch_module, "decode_into", lambda *args: answer.wait(60))
+    backend = ThreadsBackend(decoder, make_config(num_workers=1, timeout=0.05))
+    stream = backend.run(tasks([0]))
+    try:
+        with pytest.raises(WorkerError, match=r"within timeout=0\.05 seconds"):
+            next(stream)
+    finally:
+        answer.set()
+        backend.close()
+
+
+def test_shared_memory_that_is_too_small_is_said_before_the_first_batch(
+    decoder: BatchDecoder, make_config: Callable[..., LoaderConfig]
+) -> None:
+    config = make_config(backend="processes", num_workers=2, prefetch_factor=3, batch_size=100)
+    backend = ProcessesBackend(decoder, config, available_bytes=lambda: 134_399)
+
+    # (2 x 3 + 1) batches of 100 x 3 x 8 x 8 bytes.
+    with pytest.raises(ResourceError, match="134400 bytes; got 134399 bytes available") as caught:
+        backend.run(tasks([0]))
+
+    assert "--shm-size=65m" in str(caught.value)
+    assert not multiprocessing.active_children()
+    check_shared_memory(workers=2, prefetch_factor=3, batch_bytes=19_200, available_bytes=134_400)
+    check_shared_memory(workers=2, prefetch_factor=3, batch_bytes=19_200, available_bytes=None)
+
+
+def test_a_killed_worker_is_named_and_the_next_iteration_starts_new_ones(open_loader: Any) -> None:
+    loader = open_loader(backend="processes", num_workers=1, fields=("index",))
+    next(iter(loader))
+    worker = multiprocessing.active_children()[0]
+    assert worker.pid is not None
+    batches = iter(loader)
+    os.kill(worker.pid, signal.SIGKILL)
+
+    with pytest.raises(WorkerError, match=f"process {worker.pid} ended"):
+        list(batches)
+    assert not multiprocessing.active_children()
+    assert [batch["index"].tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
+
+
+def test_worker_processes_live_between_epochs_only_when_persistent(open_loader: Any) -> None:
+    loader = open_loader(backend="processes", num_workers=2, persistent_workers=True)
+    list(loader)
+    first = {child.pid for child in multiprocessing.active_children()}
+    list(loader)
+    assert {child.pid for child in multiprocessing.active_children()} == first
+    assert len(first) == 2
+    loader.close()
+
+    loader = open_loader(backend="processes", num_workers=2, persistent_workers=False)
+    list(loader)
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_start_by_the_method_asked_for(open_loader: Any, method: str) -> None:
+    loader = open_loader(backend="processes", num_workers=1, multiprocessing_context=method, fields=("index",))
+    batches = iter(loader)
+    assert type(multiprocessing.active_children()[0]).__name__ == f"{method.capitalize()}Process"
+    assert next(batches)["index"].tolist() == [0, 1, 2, 3]
+
+
+def test_workers_start_by_forkserver_or_by_spawn_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert start_method() == "forkserver"
+    with monkeypatch.context() as patched:
+        patched.setitem(__import__("sys").modules, "__main__", types.SimpleNamespace(__file__="<stdin>"))
+        assert start_method() == "fork"
+    monkeypatch.setitem(__import__("sys").modules, "ipykernel", types.ModuleType("ipykernel"))
+    assert start_method() == "spawn"
+
+
+def test_the_decoder_and_its_errors_travel_between_processes(decoder: BatchDecoder) -> None:
+    again = pickle.loads(pickle.dumps(decoder))
+    task = next(tasks([4, 2]))
+    assert torch.equal(again.decode(task).images, decoder.decode(task).images)
+
+    error = CorruptSampleError("must decode", got="text", remedy="Mend.", dataset="d", index=3, path="a/b.jpg")
+    copy = pickle.loads(pickle.dumps(error))
+    assert (str(copy), copy.index, copy.path) == (str(error), 3, "a/b.jpg")

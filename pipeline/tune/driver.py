@@ -185,9 +185,16 @@ class Driver:
         return trials
 
     def _candidate_sizes(self) -> list[int]:
-        """Sizes measured on cached batches; the user's own and stock torch's only where they were asked for."""
+        """Sizes whose step can reach the utilization target at all; every measured size, where none can.
+
+        The user's own size and stock torch's are candidates only where they were asked for.
+        """
         wanted = self.request.batch_sizes or BATCH_SIZES
-        return [s for s in sorted(self.result.rates.ceilings) if s in wanted and s in self.result.memory.sizes]
+        rates = self.result.rates
+        sizes = [s for s in sorted(rates.ceilings) if s in wanted and s in self.result.memory.sizes]
+        sizes = sizes or [s for s in sorted(rates.ceilings) if s in self.result.memory.sizes]
+        able = [s for s in sizes if (util := rates.ceiling_util(s)) is None or util > self.request.util_target]
+        return able or sizes
 
     def _search(self) -> None:
         request, result = self.request, self.result

@@ -52,9 +52,9 @@ class Hold:
 
     @property
     def grows(self) -> bool:
-        """Whether host memory grows: the slope's interval is above 0, and not by a negligible amount an epoch."""
+        """Whether host memory grows: even the low end of the slope's interval is not negligible over an epoch."""
         line = self.host_slope
-        return line is not None and line.low > 0 and line.value * self.epoch_seconds >= GROWTH_BYTES_PER_EPOCH
+        return line is not None and line.low > 0 and line.low * self.epoch_seconds >= GROWTH_BYTES_PER_EPOCH
 
     def to_dict(self) -> dict[str, Any]:
         """The report's `hold`."""

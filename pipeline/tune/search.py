@@ -232,6 +232,12 @@ def meets(record: Record, targets: Targets) -> bool:
     return peak is None or targets.cap_bytes is None or peak < targets.cap_bytes
 
 
+def can_meet(record: Record, targets: Targets) -> bool:
+    """Whether a faster loader would bring the trial to its utilization target: its step on cached batches is above."""
+    utils = [m.ceiling.util_percent for m in record.rounds.values() if m.ceiling.util_percent is not None]
+    return not utils or median(utils) > targets.util_percent
+
+
 def tied(record: Record, best: Record, *, seed: int = 0) -> bool:
     """Whether the paired interval holds 1, or the two are within 2%."""
     comparison = compare(record, best, seed=seed)
@@ -244,9 +250,10 @@ def tied(record: Record, best: Record, *, seed: int = 0) -> bool:
 
 
 def choose(records: Sequence[Record], targets: Targets, *, seed: int = 0) -> Record | None:
-    """The winner: most samples/s among those that meet the targets (among all, where none does), ties to the smaller.
+    """The winner: most samples/s among those that meet the targets, ties to the smaller.
 
-    A tie with the best goes to the smaller batch, then fewer workers, then fewer waiting batches.
+    Where none meets them it is taken among those that would with a faster loader, and where there is none of those
+    either, among all. A tie with the best goes to the smaller batch, then fewer workers, then fewer waiting batches.
     """
     measured = [r for r in records if r.trial.settings is not None and not r.barred and r.rounds]
     measured = [r for r in measured if median(r.values()) > 0]
@@ -254,14 +261,14 @@ def choose(records: Sequence[Record], targets: Targets, *, seed: int = 0) -> Rec
     running = [r for r in measured if r.left is None] or measured
     if not running:
         return None
-    eligible = [r for r in running if meets(r, targets)] or running
+    eligible = [r for r in running if meets(r, targets)] or [r for r in running if can_meet(r, targets)] or running
     best = max(eligible, key=lambda r: median(r.values()))
     ties = [r for r in eligible if r is best or tied(r, best, seed=seed)]
 
-    def smallest(record: Record) -> tuple[int, int, int, float]:
+    def smallest(record: Record) -> tuple[int, int, bool, int, float]:
         settings = record.trial.settings
         # `measured` holds no stock trial; the type checker cannot see it.
-        return (*(size_key(settings) if settings else (0, 0, 0)), -median(record.values()))
+        return (*(size_key(settings) if settings else (0, 0, False, 0)), -median(record.values()))
 
     return min(ties, key=smallest)
 

@@ -90,9 +90,13 @@ def all_points(
     return points
 
 
-def size_key(settings: LoaderSettings) -> tuple[int, int, int]:
-    """Order in which ties are settled: batch size, then workers, then waiting batches (memory)."""
-    return settings.batch_size, settings.num_workers, settings.num_workers * settings.prefetch_factor
+def size_key(settings: LoaderSettings) -> tuple[int, int, bool, int]:
+    """Order in which ties are settled: batch size, then workers, then memory.
+
+    A worker process holds torch a second time, some 300 MB, which outweighs batches waiting; a thread does not.
+    """
+    processes = settings.backend == "processes" and settings.num_workers > 0
+    return settings.batch_size, settings.num_workers, processes, settings.num_workers * settings.prefetch_factor
 
 
 def shortlist(points: Sequence[LoaderSettings], model: Model, *, count: int) -> list[tuple[LoaderSettings, float]]:

@@ -201,7 +201,7 @@ def _data_advice(e: Evidence) -> tuple[Binds, list[str]]:
     needed = e.needed_rate
     if e.over_cap:
         return "memory", ["Choose a smaller batch size, or raise --memory-cap if nothing else uses the device."]
-    if e.grows_bytes_per_epoch is not None:
+    if e.grows_bytes_per_epoch is not None and len(e.misses) == 1:
         return "memory", [
             f"Host memory grows by {e.grows_bytes_per_epoch / 1e6:.0f} MB an epoch: look for lists that the step "
             "or the dataset appends to, and use fewer workers meanwhile."

@@ -1,0 +1,192 @@
+"""A machine made of formulas, with a virtual clock: whole tunes run in milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from wellfed.pipeline.config import LoaderSettings
+from wellfed.pipeline.tune.rig import OutOfDeviceMemoryError, Trial
+
+
+@dataclass(frozen=True, kw_only=True)
+class FakeWindow:
+    batch_size: int
+    steps: int
+    samples: float
+    wall_seconds: float
+    wait_seconds: tuple[float, ...]
+    step_seconds: tuple[float, ...]
+    util_percent: float | None
+    util_reason: str | None
+    peak_bytes: int | None
+    host_rss_bytes: tuple[int, ...] = (1000,)
+    host_rss_seconds: tuple[float, ...] = (0.0,)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"batch_size": self.batch_size, "samples": self.samples, "wall_seconds": self.wall_seconds}
+
+
+@dataclass(frozen=True)
+class FakeProbe:
+    batch_size: int
+    peak_bytes: int | None
+    out_of_memory: bool = False
+    error: str | None = None
+
+
+MEBI = 1 << 20
+
+
+@dataclass
+class FakeRig:
+    """Samples/s are formulas; every measurement takes exactly the virtual time asked for.
+
+    Attributes:
+        step: batch size -> samples/s and utilization on cached batches.
+        loader: settings -> samples/s of the loader; beside the step it reaches `beside` of that.
+        wobble: factors by which successive fed windows differ.
+        peak: batch size -> bytes.
+        fails_at: batch sizes that run out of memory outside probes; probes fail from `probe_fails_at` on.
+    """
+
+    step: Callable[[int], tuple[float, float | None]] = lambda b: (600.0, 95.0)
+    loader: Callable[[LoaderSettings], float] = lambda s: 400.0 * max(1, s.num_workers)
+    stock: float = 150.0
+    beside: float = 1.0
+    wobble: tuple[float, ...] = (1.0, 1.002, 0.998)
+    peak: Callable[[int], int | None] = lambda b: (500 + 20 * b) * MEBI
+    fails_at: int = 1 << 30
+    probe_fails_at: int = 1 << 30
+    probe_error: str | None = None
+    reading: float = 10_000.0
+    copying: float = 1_000_000.0
+    util_reason: str | None = None
+    growth_bytes_per_second: float = 0.0
+    interrupt_after: int = 1 << 30
+    launch_seconds: float = 0.01
+    now: float = 0.0
+    calls: list[tuple[Any, ...]] = field(default_factory=list)
+    open_trials: set[str] = field(default_factory=set)
+    held: int = 0
+    windows: int = 0
+    crossed: int = 0
+
+    def clock(self) -> float:
+        return self.now
+
+    def _window(self, batch: int, speed: float, util: float | None, seconds: float, waits: float) -> FakeWindow:
+        self.windows += 1
+        if self.windows > self.interrupt_after:
+            raise KeyboardInterrupt
+        start = self.now
+        self.now += seconds
+        steps = max(1, int(speed * seconds / batch))
+        return FakeWindow(
+            batch_size=batch,
+            steps=steps,
+            samples=speed * seconds,
+            wall_seconds=seconds,
+            wait_seconds=(waits * seconds / steps,) * steps,
+            step_seconds=(self.launch_seconds,) * steps,
+            util_percent=None if self.util_reason else util,
+            util_reason=self.util_reason,
+            peak_bytes=self.peak(batch),
+            host_rss_bytes=(int(10**9 + self.growth_bytes_per_second * (start + seconds / 2)),),
+        )
+
+    def probe(self, batch_size: int) -> FakeProbe:
+        self.calls.append(("probe", batch_size))
+        self.now += 3.0
+        if self.probe_error:
+            return FakeProbe(batch_size, None, False, self.probe_error)
+        if batch_size >= self.probe_fails_at:
+            return FakeProbe(batch_size, None, True)
+        return FakeProbe(batch_size, self.peak(batch_size))
+
+    def ceiling(self, batch_size: int, seconds: float) -> FakeWindow:
+        self.calls.append(("ceiling", batch_size))
+        if batch_size >= self.fails_at:
+            raise OutOfDeviceMemoryError
+        speed, util = self.step(batch_size)
+        return self._window(batch_size, speed, util, seconds, 0.0)
+
+    def _fed(self, batch_size: int, alone: float, seconds: float) -> FakeWindow:
+        top, util = self.step(batch_size)
+        speed = min(top, alone * self.beside) * self.wobble[self.windows % len(self.wobble)]
+        speed = min(speed, top)
+        share = speed / top
+        return self._window(batch_size, speed, None if util is None else util * share, seconds, 1 - share)
+
+    def fed(self, trial: Trial, seconds: float) -> FakeWindow:
+        self.calls.append(("fed", trial.id))
+        self.open_trials.add(trial.id)
+        alone = self.stock if trial.settings is None else self.loader(trial.settings)
+        return self._fed(trial.batch_size, alone, seconds)
+
+    def drop(self, trial: Trial) -> None:
+        self.open_trials.discard(trial.id)
+
+    def release_device(self) -> None:
+        self.open_trials.clear()
+
+    def loader_alone(self, settings: LoaderSettings, seconds: float) -> float:
+        self.calls.append(("alone", settings.backend, settings.num_workers))
+        self.now += seconds
+        return self.loader(settings)
+
+    def read_rate(self, seconds: float) -> float:
+        self.now += seconds
+        return self.reading
+
+    def copy_rate(self, batch_size: int, seconds: float) -> float:
+        self.now += seconds
+        return self.copying
+
+    def boundary_seconds(self, settings: LoaderSettings) -> float:
+        self.now += 1.0
+        return 0.1 if settings.persistent_workers else 4.0
+
+    @contextmanager
+    def hold(self, settings: LoaderSettings, *, samples_before_boundary: int) -> Iterator[FakeHold]:
+        self.held += 1
+        try:
+            yield FakeHold(self, settings, samples_before_boundary)
+        finally:
+            self.held -= 1
+
+    def epoch_samples(self, batch_size: int) -> int:
+        return 200 * batch_size
+
+
+@dataclass
+class FakeHold:
+    rig: FakeRig
+    settings: LoaderSettings
+    left: float
+    epochs_crossed: int = 0
+
+    def resume(self) -> None:
+        self.rig.now += 0.1
+
+    def feed(self, seconds: float) -> FakeWindow:
+        window = self.rig._fed(self.settings.batch_size, self.rig.loader(self.settings), seconds)
+        self.left -= window.samples
+        while self.left < 0:
+            self.left += self.rig.epoch_samples(self.settings.batch_size)
+            self.epochs_crossed += 1
+        return window
+
+
+@pytest.fixture
+def fake_rig() -> type[FakeRig]:
+    return FakeRig
+
+
+@pytest.fixture
+def fake_window() -> type[FakeWindow]:
+    return FakeWindow

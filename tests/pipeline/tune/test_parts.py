@@ -1,0 +1,143 @@
+"""Model, space, memory and budget, each by itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from wellfed.pipeline.config import LoaderSettings
+from wellfed.pipeline.errors import ResourceError
+from wellfed.pipeline.hardware import Fact
+from wellfed.pipeline.tune.budget import Budget
+from wellfed.pipeline.tune.memory import MemoryPlan, fit_line
+from wellfed.pipeline.tune.model import Model, fit_curve
+from wellfed.pipeline.tune.preflight import limits_of
+from wellfed.pipeline.tune.space import Limits, all_points, fits, shortlist, waiting_bytes, worker_counts
+
+ROOMY = Limits(cores=4, memory_bytes=None, shm_bytes=None)
+
+
+def test_contention_is_fitted_from_two_counts() -> None:
+    # r(w) = 100 w / (1 + 0.1 (w - 1)): 100 at one, 400 / 1.3 at four, 200 / 1.1 at two.
+    curve = fit_curve({1: 100.0, 4: 400 / 1.3}, cores=8)
+    assert curve.single == pytest.approx(100.0)
+    assert curve.contention == pytest.approx(0.1)
+    assert curve.rate(2) == pytest.approx(200 / 1.1)
+
+
+def test_workers_beyond_the_cores_add_nothing_and_none_is_one() -> None:
+    curve = fit_curve({1: 100.0, 2: 200.0}, cores=2)
+    assert curve.rate(8) == curve.rate(2) == pytest.approx(200.0)
+    assert curve.rate(0) == pytest.approx(100.0)
+
+
+def test_faster_than_linear_is_taken_as_linear() -> None:
+    assert fit_curve({1: 100.0, 4: 500.0}, cores=4).rate(2) == pytest.approx(250.0)
+
+
+def test_the_slower_part_decides() -> None:
+    model = Model({64: 600.0}, {"threads": fit_curve({1: 200.0}, cores=4)})
+    settings = LoaderSettings(backend="threads", num_workers=2, batch_size=64)
+    assert model.predict(settings) == pytest.approx(400.0)
+    assert model.predict(LoaderSettings(backend="threads", num_workers=4, batch_size=64)) == pytest.approx(600.0)
+    assert model.predict(LoaderSettings(backend="processes", batch_size=64)) is None
+    assert model.predict(LoaderSettings(backend="threads", batch_size=32)) is None
+
+
+def test_worker_counts() -> None:
+    assert worker_counts(1) == [0, 1]
+    assert worker_counts(2) == [0, 1, 2]
+    assert worker_counts(16) == [0, 1, 2, 4, 8, 12, 16]
+
+
+def test_shared_memory_bounds_processes_and_not_threads() -> None:
+    # 64 x 3 x 224 x 224 bytes a batch, 4 workers x (2 + 1) batches.
+    processes = LoaderSettings(backend="processes", num_workers=4, prefetch_factor=2, batch_size=64)
+    threads = LoaderSettings(backend="threads", num_workers=4, prefetch_factor=2, batch_size=64)
+    assert waiting_bytes(processes, 224) == 64 * 3 * 224 * 224 * 12
+    tight = Limits(cores=4, memory_bytes=None, shm_bytes=64 << 20)
+    assert not fits(processes, tight, 224)
+    assert fits(threads, tight, 224)
+    points = all_points([64], tight, 224, pin_memory=False)
+    assert {p.num_workers for p in points if p.backend == "threads"} == {0, 1, 2, 3, 4}
+    assert all(p.num_workers <= 2 for p in points if p.backend == "processes")
+
+
+def test_limits_come_from_the_facts() -> None:
+    facts = [Fact("usable cores", 16), Fact("memory available", 1000), Fact("shared memory free", None)]
+    limits = limits_of(facts)
+    assert (limits.cores, limits.memory_bytes, limits.shm_bytes) == (16, 250, None)
+
+
+def test_the_shortlist_starts_with_the_fewest_workers_that_feed_the_step() -> None:
+    model = Model({64: 600.0}, {"threads": fit_curve({1: 400.0, 4: 1600.0}, cores=4)})
+    chosen = shortlist(all_points([64], ROOMY, 224, pin_memory=False), model, count=3)
+    first, predicted = chosen[0]
+    assert (first.backend, first.num_workers, first.prefetch_factor) == ("threads", 2, 2)
+    assert predicted == pytest.approx(600.0)
+    assert [p.num_workers for p, _ in chosen[1:2]] == [4]
+
+
+def test_the_shortlist_holds_every_backend_and_another_batch_size() -> None:
+    curves = {name: fit_curve({4: 400.0}, cores=4) for name in ("threads", "processes")}
+    model = Model({64: 600.0, 128: 610.0}, curves)
+    chosen = [p for p, _ in shortlist(all_points([64, 128], ROOMY, 224, pin_memory=False), model, count=4)]
+    assert {p.backend for p in chosen} == {"threads", "processes"}
+    assert {p.batch_size for p in chosen} == {64, 128}
+    assert len(set(chosen)) == 4
+
+
+def plan(rig, sizes: tuple[int, ...], cap_mebi: int) -> MemoryPlan:
+    return MemoryPlan(probe=rig.probe, sizes=sizes, cap_bytes=cap_mebi << 20, cap_share=0.7)
+
+
+def test_a_line_through_two_small_probes_says_what_fits(fake_rig) -> None:
+    rig = fake_rig()  # 500 + 20 b MiB
+    memory = plan(rig, (16, 32, 64, 128, 256, 512), 6000)
+    memory.start()
+    assert rig.calls == [("probe", 16), ("probe", 64)]
+    assert memory.expected(256) == pytest.approx((500 + 20 * 256) * 2**20)
+    # 5,620 MiB at 256 is over 92% of the cap: not without a probe.
+    assert memory.likely(128)
+    assert not memory.likely(256)
+    assert memory.check(256)
+    assert memory.likely(256)
+    assert memory.largest() == 256
+
+
+def test_out_of_memory_in_a_probe_rules_out_all_above(fake_rig) -> None:
+    memory = plan(fake_rig(probe_fails_at=64), (16, 32, 64, 128), 60_000)
+    memory.start()
+    assert not memory.likely(64)
+    assert not memory.likely(128)
+    assert memory.likely(32)  # probed, since one point makes no line
+
+
+def test_nothing_under_the_cap_is_an_error_with_the_numbers(fake_rig) -> None:
+    with pytest.raises(ResourceError, match=r"600 MiB .*smallest batch size, 16; got '?820 MiB"):
+        plan(fake_rig(), (16, 32), 600).start()
+
+
+def test_memory_that_is_not_measured_rules_nothing_out(fake_rig) -> None:
+    memory = plan(fake_rig(probe_error="no NVML"), (16, 1024), 6000)
+    memory.start()
+    assert memory.likely(1024)
+    assert memory.unmeasured == "no NVML"
+    assert memory.to_dict()["fit"] is None
+
+
+def test_a_line_needs_two_sizes() -> None:
+    assert fit_line([(16, 100)]) is None
+    line = fit_line([(10, 100), (20, 150)])
+    assert line is not None
+    assert (line.intercept_bytes, line.bytes_per_sample) == (50.0, 5.0)
+
+
+def test_a_budget_sets_the_length_of_a_measurement() -> None:
+    now = [10.0]
+    budget = Budget(60.0, lambda: now[0], started=10.0)
+    assert budget.slice_seconds == pytest.approx(60 / 90)
+    assert Budget(180.0, lambda: 0.0, 0.0).slice_seconds == 2.0
+    assert Budget(5.0, lambda: 0.0, 0.0).slice_seconds == 0.4
+    now[0] = 40.0
+    assert budget.left == 30.0
+    assert budget.rates_done()

@@ -1,0 +1,89 @@
+"""The real rig, small: images from Pillow, the simulated device, a budget of seconds."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from PIL import Image
+
+from wellfed.pipeline.config import LoaderSettings, TuneRequest
+from wellfed.pipeline.report import validate_report
+from wellfed.pipeline.tune import run_bench, run_tune
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("images")
+    draw = np.random.default_rng(0)
+    for label in ("cat", "dog"):
+        (root / label).mkdir()
+        for number in range(12):
+            pixels = draw.integers(0, 255, (40, 48, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(root / label / f"{number}.jpg", quality=80)
+    return root
+
+
+def leftovers() -> list[str]:
+    """Names of processes and threads that a run may not leave (the start-method servers live on by design)."""
+    children = [
+        c.name() for c in psutil.Process().children(recursive=True) if "forkserver" not in " ".join(c.cmdline())
+    ]
+    children = [c for c in children if "resource_tracker" not in c]
+    return children + [t.name for t in threading.enumerate() if t.name.startswith("wellfed")]
+
+
+def test_a_small_tune_ends_with_a_valid_report_and_leaves_nothing(folder: Path) -> None:
+    seen: list[float] = []
+    request = TuneRequest(
+        data=str(folder),
+        step="resnet50",
+        device="simulated",
+        budget_seconds=6,
+        hold_seconds=1.5,
+        batch_sizes=(16,),
+        image_size=64,
+    )
+    outcome = run_tune(request, progress=lambda message, share: seen.append(share))
+    report = outcome.report
+    validate_report(report)
+    assert outcome.verdict == report["verdict"]["name"] == outcome.tuned.verdict
+    assert outcome.tuned.settings.batch_size == 16
+    assert outcome.tuned.dataset["samples"] == 24
+    # 200 batches of 16 from 24 samples: 3,200 / 24 rounded up
+    assert report["dataset"]["repeated_times"] == 134
+    assert {t["role"] for t in report["trials"]} == {"candidate", "stock"}
+    assert report["device"]["simulated"] is True
+    assert report["hold"]["epochs_crossed"] >= 1
+    assert report["hold"]["seconds"] >= 1.5
+    assert seen[-1] == 1.0
+    assert not [name for name in leftovers() if name.startswith("wellfed")]
+
+
+def test_bench_measures_settings_beside_stock_torch(folder: Path) -> None:
+    settings = LoaderSettings(backend="threads", num_workers=1, batch_size=16)
+    report = run_bench(
+        str(folder), "resnet50", "simulated", settings=settings, against_torch=True, seconds_per_round=0.1
+    )
+    validate_report(report)
+    assert report["kind"] == "bench"
+    assert [t["role"] for t in report["trials"]] == ["candidate", "stock"]
+    assert all(len(t["rounds"]) == 5 for t in report["trials"])
+    assert report["hold"] is None
+    assert report["comparisons"][0]["rounds"] == 5
+
+
+def test_an_interrupt_closes_workers_and_passes_on(folder: Path) -> None:
+    def stop(message: str, share: float) -> None:
+        if message.startswith("round 2"):
+            raise KeyboardInterrupt
+
+    request = TuneRequest(
+        data=str(folder), step="resnet50", device="simulated", budget_seconds=10, batch_sizes=(16,), image_size=64
+    )
+    with pytest.raises(KeyboardInterrupt):
+        run_tune(request, progress=stop)
+    assert leftovers() == []

@@ -36,15 +36,24 @@ def make_jpeg() -> Callable[..., bytes]:
     return jpeg
 
 
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    """Three classes ("a", "b", "c") of four JPEGs each."""
-    root = tmp_path / "photos"
+def write_photos(root: Path) -> Path:
     for label, name in enumerate("abc"):
         (root / name).mkdir(parents=True)
         for number in range(4):
             (root / name / f"{number}.jpg").write_bytes(jpeg(10 * label + number))
     return root
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Three classes ("a", "b", "c") of four JPEGs each."""
+    return write_photos(tmp_path / "photos")
+
+
+@pytest.fixture(scope="module")
+def module_photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same photos for tests that only read them."""
+    return write_photos(tmp_path_factory.mktemp("input") / "photos")
 
 
 @pytest.fixture

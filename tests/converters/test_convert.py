@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+
 from wellfed.converters import convert, verify
 from wellfed.converters.plan import OutputName
 from wellfed.pipeline.errors import SampleRejectedError, SourceChangedError, UsageError

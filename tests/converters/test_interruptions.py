@@ -13,6 +13,7 @@ from pathlib import Path
 
 import lmdb
 import pytest
+
 from wellfed.converters import convert, verify
 from wellfed.converters.destination import Destination
 from wellfed.converters.outputs import lmdb as lmdb_output
@@ -188,7 +189,7 @@ def test_full_disk_is_found_before_the_start_and_in_the_middle(
     digests: Digests,
 ) -> None:
     out = small_disk / "out"
-    with pytest.raises(ResourceError, match="must have .* GB free"):
+    with pytest.raises(ResourceError, match=r"must have .* GB free"):
         convert(photos, out, output=output, shard_bytes=SHARD_BYTES)
     assert not out.exists()
     with monkeypatch.context() as patch:

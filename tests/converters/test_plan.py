@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+
 from wellfed.converters.inputs import Input
 from wellfed.converters.plan import PlanOptions, make_plan
 from wellfed.pipeline.errors import UsageError

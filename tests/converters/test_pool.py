@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+
 from wellfed.converters.pool import run_tasks
 from wellfed.pipeline.errors import ResourceError, WorkerError
 

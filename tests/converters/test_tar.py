@@ -8,6 +8,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+
 from wellfed.converters.outputs.tar import TarWriter, header
 
 
@@ -48,7 +49,11 @@ def test_header_refuses_what_plain_ustar_cannot_hold() -> None:
 
 
 def test_failed_block_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="stop"), TarWriter(tmp_path / "x.tar") as tar:
-        tar.add("a.jpg", b"1")
-        raise RuntimeError("stop")
+    def fail() -> None:
+        with TarWriter(tmp_path / "x.tar") as tar:
+            tar.add("a.jpg", b"1")
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        fail()
     assert list(tmp_path.iterdir()) == []

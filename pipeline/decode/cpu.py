@@ -16,7 +16,7 @@ from .reference import decode_rgb
 
 __all__ = ["decode_into", "image_size_of"]
 
-# torchvision's operator itself: from 0.29 on `torchvision.io.decode_jpeg` around it warns at every call that it will go.
+# torchvision's operator itself: from 0.29 on `torchvision.io.decode_jpeg` around every call warns that it will go.
 # Where it is gone, every image takes the reference path, which is right and slower.
 _decode_jpeg = getattr(torch.ops.image, "decode_jpeg", None)
 

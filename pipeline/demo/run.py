@@ -36,7 +36,7 @@ class Convert(Protocol):
 class Verify(Protocol):
     """Read the whole dataset again; what is wrong with it, empty where nothing is."""
 
-    def __call__(self, dataset: Path) -> list[str]: ...
+    def __call__(self, dataset: Path, progress: Progress) -> list[str]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +83,8 @@ def run_demo(
         with stage(f"Convert to {output} in {dataset}") as progress:
             convert(images, dataset, output, progress)
     for output, dataset in datasets.items():
-        with stage(f"Verify the {output} dataset"):
-            problems = verify(dataset)
+        with stage(f"Verify the {output} dataset, decoding every image") as progress:
+            problems = verify(dataset, progress)
         if problems:
             raise DamagedDatasetError(
                 f"the dataset {str(dataset)!r} must verify", got="; ".join(problems[:3]), remedy="Run the demo again."

@@ -16,7 +16,9 @@ PERIOD_SECONDS = 0.04
 # 25 Hz: at least the 20 Hz that memory's peak is defined by.
 
 DRAIN_PERIOD_SECONDS = 0.5
-# The driver's utilization buffer holds about 120 samples; at the fastest rate seen, some seconds.
+# The driver's utilization buffer holds about 70 to 120 samples; on an H200 one every 200 ms.
+
+LOOK_BACK_US = 2_000_000
 
 OWN_PROCESSES_PERIOD_SECONDS = 0.5
 
@@ -27,6 +29,7 @@ MemoryReader = Callable[[], Reading]
 @dataclass
 class _Collected:
     util: list[tuple[int, float]] = field(default_factory=list)
+    util_drained: bool = False
     util_reason: str | None = None
     polled: list[float] = field(default_factory=list)
     memory: list[int] = field(default_factory=list)
@@ -39,7 +42,8 @@ class _Collected:
 class DeviceSampler:
     """Samples one device between `start` and `stop`.
 
-    Utilization comes from the driver's sample buffer. Only where the driver has none is GPU-Util polled at 25 Hz, and
+    Utilization comes from the driver's sample buffer. A sample covers the time since the one before it, so one that
+    began before the window is left out. Only where the driver has none is GPU-Util polled at 25 Hz, and
     the source then says so. An error in mid-window ends that reading with its reason; what was read before does not
     stand for the whole window, so the value is None.
 
@@ -87,7 +91,9 @@ class DeviceSampler:
         """Begin a window."""
         self._stop.clear()
         self._data = _Collected()
-        self._start_us = self._last_us = self._now_us()
+        self._start_us = self._now_us()
+        # The sample before the window tells when the first one in it began.
+        self._last_us = self._start_us - LOOK_BACK_US
         self._pids = self._own_pids()
         self.sample(drain=True)
         self._thread = threading.Thread(target=self._run, name="wellfed-device-sampler", daemon=True)
@@ -134,6 +140,7 @@ class DeviceSampler:
         if found.value is None:
             self._data.util_reason = found.reason
             return
+        self._data.util_drained = True
         for sample in found.value:
             self._data.util.append((sample.timestamp_us, sample.percent))
             self._last_us = max(self._last_us, sample.timestamp_us)
@@ -187,16 +194,31 @@ class DeviceSampler:
             torch_peak_reserved_bytes=torch_peak_reserved_bytes,
         )
 
+    def _inside(self, end_us: int) -> list[float]:
+        """Percentages whose time lies in the window; those that end in it where none lies in it whole."""
+        samples = sorted(self._data.util)
+        ends_inside: list[float] = []
+        whole: list[float] = []
+        before: int | None = None
+        for at, percent in samples:
+            if self._start_us < at <= end_us:
+                ends_inside.append(percent)
+                # A tenth of the period is forgiven: the driver's clock ticks unevenly.
+                if before is None or before >= self._start_us - (at - before) / 10:
+                    whole.append(percent)
+            before = at
+        return whole or ends_inside
+
     def _util(self, end_us: int) -> tuple[float | None, str | None, str | None, tuple[float, ...]]:
         data = self._data
         if self._device is None:
             return None, self._device_reason, None, ()
-        inside = [percent for at, percent in sorted(data.util) if self._start_us < at <= end_us]
+        inside = self._inside(end_us)
         if data.util_reason is None:
             if inside:
                 return sum(inside) / len(inside), None, "NVML GPU-Util sample buffer", tuple(inside)
             return None, "the window is shorter than NVML's sampling period", None, ()
-        if data.util:
+        if data.util_drained:
             return None, f"NVML failed in mid-window: {data.util_reason}", None, tuple(inside)
         if data.polled:
             mean = sum(data.polled) / len(data.polled)

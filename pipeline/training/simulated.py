@@ -56,13 +56,14 @@ PRESETS: Mapping[str, Preset] = {
         memory_bytes=8 * 2**30,
         launch_seconds=0.015,
     ),
-    # One H200 with 16 slow cores: 4,650 img/s at batch 256 eager, 1,800-3,800 img/s at batch 64, where launches bind.
+    # One H200 with 16 slow cores, torch 2.11, eager: 4,677 img/s at batch 256; 28 to 30 ms for a step of batch 16 or
+    # 64, where launches bind (531 and 2,234 img/s).
     "h200": Preset(
         name="h200",
         label="simulated H200",
         samples_per_second=4600.0,
         memory_bytes=141 * 10**9,
-        launch_seconds=0.018,
+        launch_seconds=0.029,
     ),
 }
 
@@ -84,18 +85,18 @@ class SimulatedModel:
     sample_bytes: int
 
 
+# Measured on the same H200 at batch 256, and launch time at batch 16: 4,677, 12,870 and 2,283 img/s; 30.3, 10.8 and
+# 39.9 ms. Bytes of a sample are the slope of torch's peak reserved memory over the batch size (16 or 64 to 256).
 MODELS: Mapping[str, SimulatedModel] = {
-    "resnet50": SimulatedModel(speed=1.0, launches=1.0, parameters=25_557_032, sample_bytes=86 * 2**20),
-    # 12,700 against 4,650 img/s, measured on one H200; 62 parameter tensors against 161.
-    "resnet18": SimulatedModel(speed=12.7 / 4.65, launches=62 / 161, parameters=11_689_512, sample_bytes=24 * 2**20),
-    # Not measured: by forward FLOPs, 4.09 against 17.56 G (torchvision's model tables); 152 parameter tensors.
-    "vit_b_16": SimulatedModel(speed=4.09 / 17.56, launches=152 / 161, parameters=86_567_656, sample_bytes=130 * 2**20),
+    "resnet50": SimulatedModel(speed=1.0, launches=1.0, parameters=25_557_032, sample_bytes=48 * 2**20),
+    "resnet18": SimulatedModel(speed=12.7 / 4.65, launches=0.36, parameters=11_689_512, sample_bytes=15 * 2**20),
+    "vit_b_16": SimulatedModel(speed=0.49, launches=1.32, parameters=86_567_656, sample_bytes=68 * 2**20),
 }
 
 CLOCK_RESOLUTION_SECONDS = 1e-9
 
-CONTEXT_BYTES = 500 * 2**20
-# What a process holds on a card before its first tensor: CUDA context, cuBLAS and cuDNN handles.
+CONTEXT_BYTES = 769 * 2**20
+# What a process holds on that H200 beside torch's reserved memory: CUDA context, cuBLAS and cuDNN.
 
 BYTES_PER_PARAMETER = 12
 # fp32 weights, gradients and SGD's momentum.

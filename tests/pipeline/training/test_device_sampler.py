@@ -37,16 +37,27 @@ def sampler_of(nvml: Any, clock: Clock, baseline: int | None = None) -> DeviceSa
 
 
 def test_the_mean_is_of_the_samples_inside_the_window(fake_nvml: Any, clock: Clock) -> None:
-    fake_nvml.samples = [(900_000, 5)]
+    fake_nvml.samples = [(700_000, 5), (900_000, 5)]
     sampler = sampler_of(fake_nvml, clock)
     sampler.start()
-    fake_nvml.samples += [(1_100_000, 60), (1_200_000, 90), (2_500_000, 1)]
+    # The first covers 0.9 s to 1.1 s, so it began before the window did; the last ends after it.
+    fake_nvml.samples += [(1_100_000, 0), (1_300_000, 60), (1_500_000, 90), (2_500_000, 1)]
     clock.us = 2_000_000
 
     window = sampler.stop()
 
     assert (window.util_percent, window.util_samples, window.util_reason) == (75.0, (60.0, 90.0), None)
     assert window.util_source == "NVML GPU-Util sample buffer"
+
+
+def test_a_short_window_takes_the_sample_that_ends_in_it(fake_nvml: Any, clock: Clock) -> None:
+    fake_nvml.samples = [(900_000, 5)]
+    sampler = sampler_of(fake_nvml, clock)
+    sampler.start()
+    fake_nvml.samples += [(1_100_000, 40)]
+    clock.us = 1_150_000
+
+    assert sampler.stop().util_samples == (40.0,)
 
 
 def test_the_buffer_is_drained_before_it_wraps(fake_nvml: Any, clock: Clock) -> None:

@@ -59,9 +59,9 @@ def test_a_reference_step_on_the_simulated_device_needs_no_child() -> None:
 
 
 def test_a_batch_that_does_not_fit_is_out_of_memory() -> None:
-    probe = probe_memory(StepSpec(name="resnet50"), "simulated", 128, timeout_seconds=1)
+    probe = probe_memory(StepSpec(name="resnet50"), "simulated", 256, timeout_seconds=1)
 
-    assert (probe.batch_size, probe.peak_bytes, probe.out_of_memory, probe.error) == (128, None, True, None)
+    assert (probe.batch_size, probe.peak_bytes, probe.out_of_memory, probe.error) == (256, None, True, None)
 
 
 def test_a_users_step_is_probed_in_a_child(steps: Path) -> None:

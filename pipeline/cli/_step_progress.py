@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["show_progress"]
 
-LINE_EVERY_SECONDS = 10.0
+LINE_EVERY_SECONDS = 5.0
 
 
 @contextmanager
@@ -39,14 +40,15 @@ def _live(console: Console) -> Iterator[Callable[[str, float], None]]:
 
 def _lines(clock: Callable[[], float]) -> Callable[[str, float], None]:
     started = clock()
-    shown = ("", -LINE_EVERY_SECONDS)
+    shown = ("", -LINE_EVERY_SECONDS)  # the step without its counts, and when
 
     def report(step: str, done: float) -> None:
         nonlocal shown
         now = clock() - started
-        if step == shown[0] and now - shown[1] < LINE_EVERY_SECONDS:
+        kind = re.sub(r"[0-9]+", "#", step)
+        if kind == shown[0] and done < 1.0 and now - shown[1] < LINE_EVERY_SECONDS:
             return
-        shown = (step, now)
+        shown = (kind, now)
         print(f"[{now:6.1f} s] {100 * min(1.0, max(0.0, done)):3.0f}%  {step}", file=sys.stderr, flush=True)
 
     return report

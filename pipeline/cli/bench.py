@@ -43,7 +43,7 @@ def bench(
     validate_report(page)
     paths = {} if report is None else write_report(page, report)
     if as_json:
-        typer.echo(json.dumps(page, indent=1, sort_keys=True, allow_nan=False))
+        typer.echo(json.dumps(page, indent=1, allow_nan=False))
     else:
         print_outcome(page, lines=False)
         if paths:

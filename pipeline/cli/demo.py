@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
+    from wellfed.converters.progress import Progress
+
     from ..demo.run import OutputName
 
 Report = Callable[[str, float], None]
@@ -50,11 +52,12 @@ def demo(
             source,
             destination,
             output=output,
-            progress=lambda p: report(f"{p.stage}: {p.done} of {p.total} samples", p.done / max(1, p.total)),
+            progress=lambda p: report(_samples(p), p.done / max(1, p.total)),
         )
 
-    def problems_of(dataset: Path) -> list[str]:
-        return [str(problem) for problem in verify(dataset).problems]
+    def problems_of(dataset: Path, report: Report) -> list[str]:
+        found = verify(dataset, deep=True, progress=lambda p: report(_samples(p), p.done / max(1, p.total)))
+        return [str(problem) for problem in found.problems]
 
     result = run_demo(
         directory,
@@ -72,6 +75,10 @@ def demo(
     typer.echo(f"Tuned config: {result.files['tuned']}")
     typer.echo(f"Try it:       python {result.files['script']}")
     typer.echo(f"The demo took {time.monotonic() - started:.0f} s.", err=True)
+
+
+def _samples(progress: Progress) -> str:
+    return f"{progress.stage}: {progress.done} of {progress.total} samples"
 
 
 @contextmanager

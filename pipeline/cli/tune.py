@@ -61,7 +61,7 @@ def tune(
     write_atomically(output, outcome.tuned.to_json())
     paths = {} if report is None else write_report(page, report)
     if as_json:
-        typer.echo(json.dumps(page, indent=1, sort_keys=True, allow_nan=False))
+        typer.echo(json.dumps(page, indent=1, allow_nan=False))
     else:
         print_outcome(page, lines=True)
         typer.echo(f"Tuned config: {output}")

@@ -214,18 +214,22 @@ def comparisons(report: Mapping[str, Any]) -> str:
     rows = [
         Row(
             label=facts.comparison_text(comparison, labels),
-            figure=f"{comparison['ratio']:.3f} ({comparison['low']:.3f} to {comparison['high']:.3f})",
+            figure=f"{comparison['ratio']:.3f} ({comparison['low']:.3f} to {comparison['high']:.3f})"
+            if facts.decided(comparison)
+            else f"{comparison['ratio']:.3f}",
             point=comparison["ratio"],
-            interval=(comparison["low"], comparison["high"]),
+            interval=(comparison["low"], comparison["high"]) if facts.decided(comparison) else None,
             tone=tones[comparison["conclusion"]],
         )
         for comparison in report["comparisons"]
     ]
     values = [value for c in report["comparisons"] for value in (c["low"], c["high"])]
+    margin = 0.1 * max(abs(value - 1.0) for value in values) or 0.02
     return row_chart(
         "comparisons",
         rows,
-        Axis.holding([*values, 1.0], zero=False),
+        # Room on both sides of 1, where the reader looks.
+        Axis.holding([*values, 1.0 - margin, 1.0 + margin], zero=False),
         title="Ratios of samples a second between settings, paired by round",
         description="A point is the ratio, its line the 95% interval; an interval that holds 1 is no difference.",
         marks=[Mark(value=1.0, label="equal", tone="epoch")],

@@ -20,6 +20,7 @@ __all__ = [
     "chosen_trial",
     "comparison_text",
     "conclusion",
+    "decided",
     "headlines",
     "held",
     "hold_rows",
@@ -160,7 +161,7 @@ def speedup(report: Mapping[str, Any]) -> tuple[float, float | None, float | Non
     stock, own = stock_trial(report), subject(report)
     if stock is None or own is None:
         return None
-    for comparison in report["comparisons"]:
+    for comparison in filter(decided, report["comparisons"]):
         if comparison["a"] == own["id"] and comparison["b"] == stock["id"]:
             return comparison["ratio"], comparison["low"], comparison["high"]
         if comparison["a"] == stock["id"] and comparison["b"] == own["id"] and comparison["low"] > 0:
@@ -169,10 +170,15 @@ def speedup(report: Mapping[str, Any]) -> tuple[float, float | None, float | Non
     return (rates[0] / rates[1], None, None) if rates[0] and rates[1] else None
 
 
+def decided(comparison: Mapping[str, Any]) -> bool:
+    """Whether there were rounds enough for an interval to mean anything: five (design section 6)."""
+    return comparison["rounds"] >= MIN_ROUNDS
+
+
 def conclusion(comparison: Mapping[str, Any]) -> str:
-    """A comparison's conclusion; fewer than five rounds decide nothing (design section 6)."""
-    if comparison["rounds"] < MIN_ROUNDS and comparison["conclusion"] == "no difference":
-        return f"undecided: {comparison['rounds']} rounds, {MIN_ROUNDS} are needed"
+    """A comparison's conclusion in words."""
+    if not decided(comparison):
+        return f"undecided: {words.plural(comparison['rounds'], 'round')}, {MIN_ROUNDS} are needed"
     return str(comparison["conclusion"])
 
 
@@ -180,6 +186,8 @@ def comparison_text(comparison: Mapping[str, Any], labels: Mapping[Any, str]) ->
     """One comparison as a sentence."""
     a, b = labels[comparison["a"]], labels[comparison["b"]]
     verb = {"better": "is faster than", "worse": "is slower than", "no difference": "does not differ from"}
+    if not decided(comparison):
+        return f"{a}, undecided against {b}"
     return f"{a} {verb[comparison['conclusion']]} {b}"
 
 

@@ -24,6 +24,8 @@ def render_html(report: Mapping[str, Any]) -> str:
     validate_report(report)
     name = report["verdict"]["name"]
     title = f"{words.verdict_title(name)}: {report['request'].get('step', '')} on {report['dataset']['name']}"
+    if report["device"]["simulated"]:
+        title = f"Simulated: {title}"
     body = [_banner(report), _header(report), "<main>"]
     body += [
         _before_after(report),
@@ -119,14 +121,15 @@ def _before_after(report: Mapping[str, Any]) -> str:
         + figure(
             "Samples a second",
             charts.before_after(report, shown),
-            "Bars are medians over the rounds; the thin line on a bar spans all of them.",
+            "Bars are medians over the rounds; the thin line on a bar spans all of them. Waiting is the share of the "
+            "time in which the step waits for data.",
             table(_FIGURE_HEADS, rows, chosen=[trial is own for trial in shown]),
         ),
         "before",
     )
 
 
-_FIGURE_HEADS = ("Settings", "#Samples/s", "#Fed ratio", "#Waiting for data", "#GPU utilization", "#Peak memory")
+_FIGURE_HEADS = ("Settings", "#Samples/s", "#Fed ratio", "#Waiting", "#GPU util", "#Peak memory")
 
 
 def _figures(report: Mapping[str, Any], trial: Mapping[str, Any]) -> list[Cell]:
@@ -135,9 +138,11 @@ def _figures(report: Mapping[str, Any], trial: Mapping[str, Any]) -> list[Cell]:
     def reason(name: str) -> str | None:
         return facts.trial_reason(trial, name)
 
-    settings = "" if trial["role"] == "stock" else words.settings_text(trial["settings"])
+    settings = trial["settings"] or {}
+    # The tuner's own labels already say the settings.
+    said = not settings or f"batch {settings.get('batch_size')}" in trial["label"]
     return [
-        (trial["label"], "" if settings == trial["label"] else settings),
+        (trial["label"], "" if said else words.settings_text(settings)),
         words.rate(middle.get("samples_per_second"), reason("samples_per_second")),
         words.ratio(middle.get("fed_ratio"), reason("fed_ratio")),
         words.share(middle.get("wait_share"), reason("wait_share")),
@@ -238,12 +243,12 @@ def _trials(report: Mapping[str, Any]) -> str:
         predicted, rates = trial.get("predicted_samples_per_second"), trial["median"].get("samples_per_second")
         cells = _figures(report, trial)
         if trial.get("left"):
-            cells[0] = (cells[0][0], "; ".join(text for text in (cells[0][1], f"left early: {trial['left']}") if text))
-        off = "" if predicted is None or not rates else f"{100 * (predicted / rates - 1):+.0f}% of measured"
+            cells[0] = (cells[0][0], "; ".join(text for text in (cells[0][1], str(trial["left"])) if text))
+        off = "" if predicted is None or not rates else f"{100 * (predicted / rates - 1):+.0f}% off"
         cells.insert(1, "none made" if predicted is None else (words.rate(predicted), off))
-        cells.append(str(len(trial["rounds"])))
+        cells[2] = (str(cells[2]), words.plural(len(trial["rounds"]), "round"))
         rows.append(cells)
-    heads = ("Settings", "#Predicted", "#Measured", *_FIGURE_HEADS[2:], "#Rounds")
+    heads = ("Settings", "#Predicted", "#Measured", *_FIGURE_HEADS[2:])
     return section(
         "Trials",
         note(
@@ -367,7 +372,7 @@ def _comparisons(report: Mapping[str, Any]) -> str:
             labels[c["a"]],
             labels[c["b"]],
             f"{c['ratio']:.3f}",
-            f"{c['low']:.3f} to {c['high']:.3f}",
+            f"{c['low']:.3f} to {c['high']:.3f}" if facts.decided(c) else "too few rounds",
             str(c["rounds"]),
             facts.conclusion(c),
         ]

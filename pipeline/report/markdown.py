@@ -60,9 +60,7 @@ def render_markdown(report: Mapping[str, Any]) -> str:
         rows = [[fact["name"], sections.fact_value(fact), fact["source"]] for fact in report["preflight"]]
         out += ["## Preflight", "", *_table(("Fact", "Value", "Source"), rows)]
     out += ["## Do it again", "", *_code(words.reproduce_command(report), "sh")]
-    out += [
-        f"Every figure is in `report.json` beside this page, with its raw samples. wellfed {report['tool_version']}."
-    ]
+    out += [f"wellfed {_cell(report['tool_version'])}. Every figure is in `report.json` beside this page."]
     return "\n".join(out) + "\n"
 
 
@@ -138,7 +136,7 @@ def _comparisons(report: Mapping[str, Any]) -> list[str]:
             labels[c["a"]],
             labels[c["b"]],
             f"{c['ratio']:.3f}",
-            f"{c['low']:.3f} to {c['high']:.3f}",
+            f"{c['low']:.3f} to {c['high']:.3f}" if facts.decided(c) else "too few rounds",
             str(c["rounds"]),
             facts.conclusion(c),
         ]

@@ -18,12 +18,16 @@ def plain(value: Any) -> str:
         return "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, (Mapping, list, tuple)) and not value:
+        return "none"
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {plain(item)}" for key, item in value.items())
     if isinstance(value, (list, tuple)):
         return ", ".join(plain(item) for item in value)
+    if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
+        return words.count(int(value))
     if isinstance(value, float):
-        return words.number(value, 4)
+        return words.number(value)
     return str(value)
 
 

@@ -14,6 +14,7 @@ __all__ = [
     "not_measured",
     "number",
     "percent",
+    "plural",
     "python_lines",
     "rate",
     "ratio",
@@ -103,7 +104,7 @@ def settings_text(settings: Mapping[str, Any] | None) -> str:
     """Loader settings on one line."""
     if not settings:
         return "fixed by the peer: DataLoader(num_workers=0)"
-    parts = [str(settings.get("backend", "")), _plural(settings.get("num_workers"), "worker")]
+    parts = [str(settings.get("backend", "")), plural(settings.get("num_workers"), "worker")]
     if settings.get("num_workers"):
         parts.append(f"prefetch {settings.get('prefetch_factor')}")
         if not settings.get("persistent_workers", True):
@@ -114,7 +115,8 @@ def settings_text(settings: Mapping[str, Any] | None) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _plural(value: Any, noun: str) -> str:
+def plural(value: Any, noun: str) -> str:
+    """A number with its noun; nothing for None."""
     return "" if value is None else f"{value} {noun}" if value == 1 else f"{value} {noun}s"
 
 

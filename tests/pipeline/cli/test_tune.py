@@ -1,0 +1,221 @@
+"""`wellfed tune`: options to request, files left, what is printed, exit codes. The tuner itself is a fake."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from wellfed.pipeline.config import LoaderSettings, TunedConfig, TuneRequest
+from wellfed.pipeline.errors import StepError
+
+LINES = [
+    "    from wellfed.pipeline import DataLoader",
+    '    loader = DataLoader("demo/wds", tuned="tuned.json", shuffle=True, drop_last=True, augment="train")',
+    "    for images, labels in loader: ...",
+]
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def requests(sample_report: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> list[TuneRequest]:
+    """Replaces the tuner; the requests it got."""
+    got: list[TuneRequest] = []
+
+    def run_tune(request: TuneRequest, *, progress: Callable[[str, float], None]) -> SimpleNamespace:
+        got.append(request)
+        progress("round 1 of 5", 0.25)
+        return SimpleNamespace(
+            report=sample_report,
+            tuned=TunedConfig.from_dict(sample_report["tuned"]),
+            verdict=sample_report["verdict"]["name"],
+        )
+
+    monkeypatch.setattr(wellfed_tune(), "run_tune", run_tune, raising=False)
+    return got
+
+
+def test_left_out_options_are_the_designs(wellfed: Any, requests: list[TuneRequest]) -> None:
+    assert wellfed("tune", "some/wds", "--step", "resnet50").code == 0
+
+    assert requests == [
+        TuneRequest(
+            data="some/wds",
+            step="resnet50",
+            device="auto",
+            util_target=70.0,
+            fed_target=0.90,
+            memory_cap=0.70,
+            budget_seconds=180.0,
+            hold_seconds=60.0,
+            batch_sizes=None,
+            image_size=224,
+            seed=0,
+            current=None,
+        )
+    ]
+
+
+def test_every_option_reaches_the_request(wellfed: Any, requests: list[TuneRequest]) -> None:
+    current = LoaderSettings(backend="processes", num_workers=4, batch_size=32)
+    Path("now.json").write_text(current.to_json(), "utf-8")
+
+    arguments = "tune wds --step my.module:build --device cuda:1 --util-target 80 --fed-target 0.95 --memory-cap 0.5"
+    arguments += " --budget 90s --hold 2m --batch-sizes 64,128 --image-size 160 --seed 7 --current now.json"
+    assert wellfed(*arguments.split()).code == 0
+
+    assert requests == [
+        TuneRequest(
+            data="wds",
+            step="my.module:build",
+            device="cuda:1",
+            util_target=80.0,
+            fed_target=0.95,
+            memory_cap=0.5,
+            budget_seconds=90.0,
+            hold_seconds=120.0,
+            batch_sizes=(64, 128),
+            image_size=160,
+            seed=7,
+            current=current,
+        )
+    ]
+
+
+def test_current_may_be_a_tuned_config(
+    wellfed: Any, requests: list[TuneRequest], sample_report: dict[str, Any]
+) -> None:
+    Path("old.json").write_text(json.dumps(sample_report["tuned"]), "utf-8")
+
+    assert wellfed("tune", "wds", "--step", "resnet50", "--current", "old.json").code == 0
+
+    assert requests[0].current == LoaderSettings(
+        backend="threads", num_workers=2, prefetch_factor=2, pin_memory=False, batch_size=64
+    )
+
+
+def test_it_prints_the_verdict_the_figures_and_the_three_lines(wellfed: Any, requests: list[TuneRequest]) -> None:
+    ended = wellfed("tune", "demo/wds", "--step", "resnet50", "--report", "out")
+
+    assert ended.code == 0
+    assert ended.out.startswith("SIMULATED ACCELERATOR: ")
+    assert "Passed: the device stays fed [passed]" in ended.out
+    assert "GPU utilization   97.1%  (target above 70%, met; at least 96.4% (95% bound))" in ended.out
+    assert "\n".join(LINES) in ended.out
+    assert "Tuned config: tuned.json" in ended.out
+    assert "Report: out/report.html" in ended.out
+    assert "round 1 of 5" in ended.err
+    assert sorted(path.name for path in Path("out").iterdir()) == ["report.html", "report.json", "report.md"]
+    assert TunedConfig.load("tuned.json").settings.num_workers == 2
+    assert json.loads(Path("out/report.json").read_text("utf-8"))["output"] == {"tuned": "tuned.json"}
+
+
+@pytest.mark.parametrize("verdict", ["step_limited", "data_limited", "unmeasurable", "regressed"])
+def test_every_other_verdict_exits_4_and_still_leaves_its_files(
+    wellfed: Any, requests: list[TuneRequest], sample_report: dict[str, Any], verdict: str
+) -> None:
+    sample_report["verdict"]["name"] = verdict
+
+    assert wellfed("tune", "wds", "--step", "resnet50", "--report", "out").code == 4
+    assert Path("tuned.json").is_file()
+    assert Path("out/report.html").is_file()
+
+
+def test_json_is_one_document_on_stdout(
+    wellfed: Any, requests: list[TuneRequest], sample_report: dict[str, Any]
+) -> None:
+    ended = wellfed("tune", "wds", "--step", "resnet50", "--output", "best.json", "--json")
+
+    assert json.loads(ended.out) == {**sample_report, "output": {"tuned": "best.json"}}
+
+
+def test_an_earlier_tuned_config_is_replaced(
+    wellfed: Any, requests: list[TuneRequest], sample_report: dict[str, Any]
+) -> None:
+    earlier = json.loads(json.dumps(sample_report["tuned"]))
+    earlier["settings"]["num_workers"] = 9
+    Path("tuned.json").write_text(json.dumps(earlier), "utf-8")
+
+    assert wellfed("tune", "wds", "--step", "resnet50").code == 0
+    assert TunedConfig.load("tuned.json").settings.num_workers == 2
+
+
+@pytest.mark.parametrize("content", ["print('mine')\n", "{}", '{"schema": "wellfed-loader-settings"}'])
+def test_another_file_is_never_replaced(wellfed: Any, requests: list[TuneRequest], content: str) -> None:
+    Path("train.py").write_text(content, "utf-8")
+
+    ended = wellfed("tune", "wds", "--step", "resnet50", "--output", "train.py")
+
+    assert ended.code == 2
+    assert "only a tuned config is overwritten" in ended.err
+    assert Path("train.py").read_text("utf-8") == content
+    assert requests == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--budget soon", "a duration is a number"),
+        ("--hold 0s", "a duration must be positive"),
+        ("--batch-sizes 64,big", "whole numbers separated by commas"),
+        ("--batch-sizes 64,0", "batch_sizes"),
+        ("--fed-target 1.5", "fed_target must be between 0 and 1"),
+        ("--memory-cap 0", "memory_cap must be between"),
+        ("--current missing.json", "must be a readable JSON file"),
+        ("--current text.json", "must be a readable JSON file"),
+        ("--current unknown.json", "has fields that LoaderSettings does not know"),
+        ("--output .", "the output must be a file"),
+        ("--report text.json", "the report needs a folder"),
+    ],
+)
+def test_wrong_values_are_refused_before_anything_runs(
+    wellfed: Any, requests: list[TuneRequest], arguments: str, message: str
+) -> None:
+    Path("text.json").write_text("not json", "utf-8")
+    Path("unknown.json").write_text('{"num_workers": 2, "threads": 3}', "utf-8")
+
+    ended = wellfed("tune", "wds", "--step", "resnet50", *arguments.split())
+
+    assert ended.code == 2
+    assert message in ended.err
+    assert "Traceback" not in ended.err
+    assert ended.out == ""
+    assert requests == []
+
+
+def test_a_step_that_raises_leaves_nothing(wellfed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_tune(request: TuneRequest, *, progress: object) -> None:
+        raise StepError("the step must not raise", got="ValueError: no", remedy="Mend it.")
+
+    monkeypatch.setattr(wellfed_tune(), "run_tune", run_tune, raising=False)
+
+    ended = wellfed("tune", "wds", "--step", "resnet50", "--report", "out")
+
+    assert ended.code == 1
+    assert "the step must not raise" in ended.err
+    assert list(Path.cwd().iterdir()) == []
+
+
+def test_an_interrupt_exits_130_and_leaves_nothing(wellfed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_tune(request: TuneRequest, *, progress: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(wellfed_tune(), "run_tune", run_tune, raising=False)
+
+    assert wellfed("tune", "wds", "--step", "resnet50", "--report", "out").code == 130
+    assert list(Path.cwd().iterdir()) == []
+
+
+def wellfed_tune() -> Any:
+    # The fixture named `wellfed` hides the package in the tests.
+    import importlib
+
+    return importlib.import_module("wellfed.pipeline.tune")

@@ -13,7 +13,9 @@ from wellfed.converters.run import convert
 
 def photo(rng: np.random.Generator, width: int, height: int) -> Image.Image:
     """Smooth blobs with a little detail: decoders must not differ by what JPEG does to noise."""
-    coarse = Image.fromarray(rng.integers(0, 256, (7, 9, 3), dtype=np.uint8)).resize((width, height), Image.BICUBIC)
+    coarse = Image.fromarray(rng.integers(0, 256, (7, 9, 3), dtype=np.uint8)).resize(
+        (width, height), Image.Resampling.BICUBIC
+    )
     detail = rng.integers(-6, 7, (height, width, 3))
     return Image.fromarray(np.clip(np.asarray(coarse).astype(int) + detail, 0, 255).astype(np.uint8))
 

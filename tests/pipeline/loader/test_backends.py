@@ -52,9 +52,12 @@ def test_decoding_threads_use_one_core_each_and_leave_the_callers_setting_alone(
 ) -> None:
     seen: list[int] = []
     decode_into = batch_module.decode_into
-    monkeypatch.setattr(
-        batch_module, "decode_into", lambda *args: (seen.append(torch.get_num_threads()), decode_into(*args))
-    )
+
+    def noted(*args: Any) -> None:
+        seen.append(torch.get_num_threads())
+        decode_into(*args)
+
+    monkeypatch.setattr(batch_module, "decode_into", noted)
     before = torch.get_num_threads()
     torch.set_num_threads(5)
     backend = ThreadsBackend(decoder, make_config(num_workers=3))

@@ -21,6 +21,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from wellfed.pipeline.training.simulated import PRESETS
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGES = sorted([REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")])
 FENCE = re.compile(r"(?:<!--\s*(?P<mark>[^>]*?)\s*-->\n+)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.M | re.S)
@@ -146,3 +148,11 @@ def test_the_makefile_targets_named_anywhere_exist() -> None:
     for page in [*PAGES, REPOSITORY / "CONTRIBUTING.md"]:
         named = set(re.findall(r"(?:`|^)make ([a-z-]+)", page.read_text("utf-8"), re.M))
         assert named <= targets, page.name
+
+
+def test_the_simulated_presets_are_those_documented() -> None:
+    page = (REPOSITORY / "docs" / "simulated-accelerator.md").read_text("utf-8")
+    for name, preset in PRESETS.items():
+        shown = "simulated" if name == "simulated" else f"simulated:{name}"
+        row = f"| `{shown}` | {preset.samples_per_second:,.0f} | {preset.launch_seconds * 1000:.0f} ms |"
+        assert row in page

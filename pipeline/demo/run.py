@@ -30,13 +30,13 @@ Stage = Callable[[str], AbstractContextManager[Progress]]
 class Convert(Protocol):
     """Convert the folder `source` into `destination` in the format `output`."""
 
-    def __call__(self, source: Path, destination: Path, output: OutputName, progress: Progress) -> None: ...
+    def __call__(self, source: Path, destination: Path, output: OutputName, progress: Progress, /) -> None: ...
 
 
 class Verify(Protocol):
     """Read the whole dataset again; what is wrong with it, empty where nothing is."""
 
-    def __call__(self, dataset: Path, progress: Progress) -> list[str]: ...
+    def __call__(self, dataset: Path, progress: Progress, /) -> list[str]: ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from wellfed.pipeline.config import LoaderSettings, TuneRequest
@@ -13,12 +15,12 @@ LIMITS = Limits(cores=2, memory_bytes=None, shm_bytes=None)
 EIGHT_GIB = Device(8 << 30, pin_memory=False)
 
 
-def run(rig, *, limits: Limits = LIMITS, device: Device = EIGHT_GIB, **more):
+def run(rig: Any, *, limits: Limits = LIMITS, device: Device = EIGHT_GIB, **more: Any) -> Any:
     request = TuneRequest(data="set", step="resnet50", **more)
     return Driver(rig, request, limits, device).run()
 
 
-def test_a_loader_that_feeds_the_step_passes(fake_rig) -> None:
+def test_a_loader_that_feeds_the_step_passes(fake_rig: Any) -> None:
     # given a step of 600 samples/s at every batch size and a loader of 400 a worker
     rig = fake_rig()
     # when
@@ -35,7 +37,7 @@ def test_a_loader_that_feeds_the_step_passes(fake_rig) -> None:
     assert not rig.open_trials
 
 
-def test_stock_torch_is_in_the_report_and_slower(fake_rig) -> None:
+def test_stock_torch_is_in_the_report_and_slower(fake_rig: Any) -> None:
     result = run(fake_rig())
     stock = next(r for r in result.records if r.trial.role == "stock")
     assert stock.trial.batch_size == 64
@@ -45,7 +47,7 @@ def test_stock_torch_is_in_the_report_and_slower(fake_rig) -> None:
     assert comparison.interval.value == pytest.approx(4.0, rel=0.01)
 
 
-def test_every_round_measures_each_live_trial_and_its_ceiling(fake_rig) -> None:
+def test_every_round_measures_each_live_trial_and_its_ceiling(fake_rig: Any) -> None:
     result = run(fake_rig())
     for record in result.records:
         if record.left is None:
@@ -54,7 +56,7 @@ def test_every_round_measures_each_live_trial_and_its_ceiling(fake_rig) -> None:
             assert measurement.ceiling.batch_size == measurement.window.batch_size
 
 
-def test_slow_decoding_is_data_limited_with_the_number_of_cores(fake_rig) -> None:
+def test_slow_decoding_is_data_limited_with_the_number_of_cores(fake_rig: Any) -> None:
     # given 4,600 samples/s against 350 a core: 0.9 x 4,600 / 350 = 11.8
     rig = fake_rig(step=lambda b: (4600.0, 95.0), loader=lambda s: 350.0 * max(1, s.num_workers))
     result = run(rig)
@@ -62,7 +64,7 @@ def test_slow_decoding_is_data_limited_with_the_number_of_cores(fake_rig) -> Non
     assert any("12 cores like these" in line for line in result.verdict.advice)
 
 
-def test_a_batch_that_cannot_reach_the_target_is_not_taken_for_a_tie(fake_rig) -> None:
+def test_a_batch_that_cannot_reach_the_target_is_not_taken_for_a_tie(fake_rig: Any) -> None:
     # given launches of 18 ms, so that batch 16 leaves the device at 19% even on cached batches
     def step(batch: int) -> tuple[float, float]:
         seconds = max(0.018, batch / 4600)
@@ -73,7 +75,7 @@ def test_a_batch_that_cannot_reach_the_target_is_not_taken_for_a_tie(fake_rig) -
     assert result.chosen.trial.batch_size == 64  # 77%
 
 
-def test_slow_reading_is_storage(fake_rig) -> None:
+def test_slow_reading_is_storage(fake_rig: Any) -> None:
     # 300 samples/s read by one thread, and the loader gets no more than two such threads give
     rig = fake_rig(loader=lambda s: 150.0 * max(1, s.num_workers), reading=160.0)
     result = run(rig)
@@ -82,17 +84,17 @@ def test_slow_reading_is_storage(fake_rig) -> None:
     assert "1.7 times as fast" in result.verdict.advice[0]
 
 
-def test_a_slow_copy_is_named(fake_rig) -> None:
+def test_a_slow_copy_is_named(fake_rig: Any) -> None:
     result = run(fake_rig(beside=0.5, copying=500.0))
     assert (result.verdict.name, result.verdict.binds) == ("data_limited", "copy")
 
 
-def test_a_loader_that_is_fast_only_by_itself_is_python(fake_rig) -> None:
+def test_a_loader_that_is_fast_only_by_itself_is_python(fake_rig: Any) -> None:
     result = run(fake_rig(beside=0.5))
     assert (result.verdict.name, result.verdict.binds) == ("data_limited", "Python")
 
 
-def test_shared_memory_that_keeps_workers_away_is_memory(fake_rig) -> None:
+def test_shared_memory_that_keeps_workers_away_is_memory(fake_rig: Any) -> None:
     # given room for one worker's batches on four cores, in memory
     batch = 64 * 3 * 224 * 224
     limits = Limits(cores=4, memory_bytes=4 * batch, shm_bytes=None)
@@ -100,13 +102,13 @@ def test_shared_memory_that_keeps_workers_away_is_memory(fake_rig) -> None:
     assert (result.verdict.name, result.verdict.binds) == ("data_limited", "memory")
 
 
-def test_growing_host_memory_is_memory(fake_rig) -> None:
+def test_growing_host_memory_is_memory(fake_rig: Any) -> None:
     result = run(fake_rig(growth_bytes_per_second=2e6))
     assert (result.verdict.name, result.verdict.binds) == ("data_limited", "memory")
     assert "MB an epoch" in result.verdict.advice[0]
 
 
-def test_a_step_bound_by_launches_is_step_limited_with_its_numbers(fake_rig) -> None:
+def test_a_step_bound_by_launches_is_step_limited_with_its_numbers(fake_rig: Any) -> None:
     rig = fake_rig(step=lambda b: (600.0, 40.0))
     result = run(rig)
     assert result.verdict.name == "step_limited"
@@ -115,7 +117,7 @@ def test_a_step_bound_by_launches_is_step_limited_with_its_numbers(fake_rig) -> 
     assert any("torch.compile" in line for line in result.verdict.advice)
 
 
-def test_step_limited_names_the_batch_that_would_do_beyond_the_cap(fake_rig) -> None:
+def test_step_limited_names_the_batch_that_would_do_beyond_the_cap(fake_rig: Any) -> None:
     rig = fake_rig(step=lambda b: (10.0 * b, b / 4), loader=lambda s: 1e6)
     result = run(rig, batch_sizes=(16, 32, 64))
     assert result.verdict.name == "step_limited"
@@ -123,7 +125,7 @@ def test_step_limited_names_the_batch_that_would_do_beyond_the_cap(fake_rig) -> 
     assert any("batch 512" in line for line in result.verdict.advice)
 
 
-def test_without_a_counter_it_is_unmeasurable_and_settings_are_still_chosen(fake_rig) -> None:
+def test_without_a_counter_it_is_unmeasurable_and_settings_are_still_chosen(fake_rig: Any) -> None:
     result = run(fake_rig(util_reason="a MIG slice reports none"))
     assert result.verdict.name == "unmeasurable"
     assert "a MIG slice reports none" in result.verdict.summary
@@ -132,7 +134,7 @@ def test_without_a_counter_it_is_unmeasurable_and_settings_are_still_chosen(fake
     assert result.hold.fed is not None
 
 
-def test_nothing_better_than_the_present_settings_is_regressed(fake_rig) -> None:
+def test_nothing_better_than_the_present_settings_is_regressed(fake_rig: Any) -> None:
     present = LoaderSettings(backend="processes", num_workers=1, batch_size=32, pin_memory=False)
     rig = fake_rig(loader=lambda s: 550.0 if s == present else 300.0)
     result = run(rig, current=present)
@@ -142,7 +144,7 @@ def test_nothing_better_than_the_present_settings_is_regressed(fake_rig) -> None
     assert "No setting beats" in result.verdict.summary
 
 
-def test_better_than_the_present_settings_is_compared_with_them(fake_rig) -> None:
+def test_better_than_the_present_settings_is_compared_with_them(fake_rig: Any) -> None:
     present = LoaderSettings(backend="threads", num_workers=0, batch_size=64, pin_memory=False)
     result = run(fake_rig(loader=lambda s: 300.0 * max(1, s.num_workers)), current=present)
     assert result.verdict.name == "passed"
@@ -151,7 +153,7 @@ def test_better_than_the_present_settings_is_compared_with_them(fake_rig) -> Non
     assert comparison.interval.value == pytest.approx(2.0, rel=0.01)
 
 
-def test_of_batch_sizes_within_two_percent_the_smallest(fake_rig) -> None:
+def test_of_batch_sizes_within_two_percent_the_smallest(fake_rig: Any) -> None:
     speeds = {16: 300.0, 32: 500.0, 64: 590.0, 128: 600.0}
     rig = fake_rig(step=lambda b: (speeds.get(b, 600.0), 95.0), loader=lambda s: 5000.0)
     result = run(rig)
@@ -160,7 +162,7 @@ def test_of_batch_sizes_within_two_percent_the_smallest(fake_rig) -> None:
     assert ("ceiling", 256) not in rig.calls
 
 
-def test_a_large_batch_is_never_returned_unmeasured(fake_rig) -> None:
+def test_a_large_batch_is_never_returned_unmeasured(fake_rig: Any) -> None:
     rig = fake_rig(step=lambda b: (b * 10.0, 95.0), loader=lambda s: 1e6)
     result = run(rig)
     size = result.chosen.trial.batch_size
@@ -170,14 +172,14 @@ def test_a_large_batch_is_never_returned_unmeasured(fake_rig) -> None:
     assert size == 128
 
 
-def test_running_out_where_the_line_promised_room_falls_back(fake_rig) -> None:
+def test_running_out_where_the_line_promised_room_falls_back(fake_rig: Any) -> None:
     rig = fake_rig(step=lambda b: (b * 10.0, 95.0), loader=lambda s: 1e6, fails_at=128)
     result = run(rig)
     assert result.chosen.trial.batch_size == 64
     assert result.verdict.name == "passed"
 
 
-def test_a_probe_that_runs_out_takes_the_next_smaller(fake_rig) -> None:
+def test_a_probe_that_runs_out_takes_the_next_smaller(fake_rig: Any) -> None:
     rig = fake_rig(step=lambda b: (b * 10.0, 95.0), loader=lambda s: 1e6, probe_fails_at=128)
     result = run(rig)
     assert result.chosen.trial.batch_size == 64
@@ -185,12 +187,12 @@ def test_a_probe_that_runs_out_takes_the_next_smaller(fake_rig) -> None:
     assert all(r.trial.batch_size == 128 for r in barred)
 
 
-def test_nothing_under_the_cap_is_an_error(fake_rig) -> None:
+def test_nothing_under_the_cap_is_an_error(fake_rig: Any) -> None:
     with pytest.raises(ResourceError, match="memory cap"):
         run(fake_rig(), memory_cap=0.05)
 
 
-def test_a_short_budget_ends_with_the_best_so_far_and_says_so(fake_rig) -> None:
+def test_a_short_budget_ends_with_the_best_so_far_and_says_so(fake_rig: Any) -> None:
     rig = fake_rig()
     result = run(rig, budget_seconds=14.0)
     assert result.chosen is not None
@@ -199,14 +201,14 @@ def test_a_short_budget_ends_with_the_best_so_far_and_says_so(fake_rig) -> None:
     assert all(c.conclusion == "no difference" for c in result.comparisons)
 
 
-def test_the_budget_holds_on_a_machine_with_many_cores(fake_rig) -> None:
+def test_the_budget_holds_on_a_machine_with_many_cores(fake_rig: Any) -> None:
     limits = Limits(cores=16, memory_bytes=None, shm_bytes=None)
     result = run(fake_rig(step=lambda b: (min(4600.0, 70.0 * b), 95.0)), limits=limits, budget_seconds=180.0)
     assert result.seconds["total"] - result.seconds["hold"] <= 180.0 + 5.0
     assert len(result.chosen.rounds) >= 5
 
 
-def test_an_interrupt_anywhere_leaves_nothing_held(fake_rig) -> None:
+def test_an_interrupt_anywhere_leaves_nothing_held(fake_rig: Any) -> None:
     whole = fake_rig()
     run(whole)
     for after in range(0, whole.windows, 7):
@@ -216,7 +218,7 @@ def test_an_interrupt_anywhere_leaves_nothing_held(fake_rig) -> None:
         assert rig.held == 0
 
 
-def test_keeping_workers_is_judged_by_the_cost_of_an_epoch_boundary(fake_rig) -> None:
+def test_keeping_workers_is_judged_by_the_cost_of_an_epoch_boundary(fake_rig: Any) -> None:
     rig = fake_rig(loader=lambda s: (400.0 if s.backend == "processes" else 250.0) * max(1, s.num_workers))
     result = run(rig)
     assert result.chosen.trial.settings.backend == "processes"
@@ -224,7 +226,7 @@ def test_keeping_workers_is_judged_by_the_cost_of_an_epoch_boundary(fake_rig) ->
     assert any("0.10 s, with new workers 4.00 s" in note for note in result.notes)
 
 
-def test_progress_only_moves_forward(fake_rig) -> None:
+def test_progress_only_moves_forward(fake_rig: Any) -> None:
     seen: list[float] = []
     rig = fake_rig()
     request = TuneRequest(data="set", step="resnet50")

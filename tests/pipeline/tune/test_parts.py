@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from wellfed.pipeline.config import LoaderSettings
@@ -86,11 +88,11 @@ def test_the_shortlist_holds_every_backend_and_another_batch_size() -> None:
     assert len(set(chosen)) == 4
 
 
-def plan(rig, sizes: tuple[int, ...], cap_mebi: int) -> MemoryPlan:
+def plan(rig: Any, sizes: tuple[int, ...], cap_mebi: int) -> MemoryPlan:
     return MemoryPlan(probe=rig.probe, sizes=sizes, cap_bytes=cap_mebi << 20, cap_share=0.7)
 
 
-def test_a_line_through_two_small_probes_says_what_fits(fake_rig) -> None:
+def test_a_line_through_two_small_probes_says_what_fits(fake_rig: Any) -> None:
     rig = fake_rig()  # 500 + 20 b MiB
     memory = plan(rig, (16, 32, 64, 128, 256, 512), 6000)
     memory.start()
@@ -104,7 +106,7 @@ def test_a_line_through_two_small_probes_says_what_fits(fake_rig) -> None:
     assert memory.largest() == 256
 
 
-def test_out_of_memory_in_a_probe_rules_out_all_above(fake_rig) -> None:
+def test_out_of_memory_in_a_probe_rules_out_all_above(fake_rig: Any) -> None:
     memory = plan(fake_rig(probe_fails_at=64), (16, 32, 64, 128), 60_000)
     memory.start()
     assert not memory.likely(64)
@@ -112,12 +114,12 @@ def test_out_of_memory_in_a_probe_rules_out_all_above(fake_rig) -> None:
     assert memory.likely(32)  # probed, since one point makes no line
 
 
-def test_nothing_under_the_cap_is_an_error_with_the_numbers(fake_rig) -> None:
+def test_nothing_under_the_cap_is_an_error_with_the_numbers(fake_rig: Any) -> None:
     with pytest.raises(ResourceError, match=r"600 MiB .*smallest batch size, 16; got '?820 MiB"):
         plan(fake_rig(), (16, 32), 600).start()
 
 
-def test_memory_that_is_not_measured_rules_nothing_out(fake_rig) -> None:
+def test_memory_that_is_not_measured_rules_nothing_out(fake_rig: Any) -> None:
     memory = plan(fake_rig(probe_error="no NVML"), (16, 1024), 6000)
     memory.start()
     assert memory.likely(1024)

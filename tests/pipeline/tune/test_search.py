@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from wellfed.pipeline.config import LoaderSettings
@@ -9,15 +11,17 @@ from wellfed.pipeline.tune.search import Measurement, Record, Search, Targets, c
 NO_TARGETS = Targets(util_percent=0.0, fed_ratio=0.0, cap_bytes=None)
 
 
-def trial(name: str, *, batch: int = 64, workers: int = 2, role="candidate") -> Trial:
+def trial(name: str, *, batch: int = 64, workers: int = 2, role: Any = "candidate") -> Trial:
     settings = None if role == "stock" else LoaderSettings(batch_size=batch, num_workers=workers)
     return Trial(name, name, role, settings, batch)
 
 
 @pytest.fixture
-def measurement(fake_window):
-    def make(speed: float, *, ceiling: float = 1000.0, util: float | None = 90.0, peak: int | None = 10, top=95.0):
-        def window(rate: float, percent: float | None):
+def measurement(fake_window: Any) -> Any:
+    def make(
+        speed: float, *, ceiling: float = 1000.0, util: float | None = 90.0, peak: int | None = 10, top: float = 95.0
+    ) -> Measurement:
+        def window(rate: float, percent: float | None) -> Any:
             return fake_window(
                 batch_size=64,
                 steps=1,
@@ -35,11 +39,17 @@ def measurement(fake_window):
     return make
 
 
-def record(measure, which: Trial, speeds: list[float], **more) -> Record:
+def record(measure: Any, which: Trial, speeds: list[float], **more: Any) -> Record:
     return Record(which, {number: measure(speed, **more) for number, speed in enumerate(speeds)})
 
 
-def test_rounds_are_interleaved_and_start_with_another_trial_each_time(measurement) -> None:
+def conclusion(a: Record, b: Record) -> str:
+    comparison = compare(a, b)
+    assert comparison is not None
+    return comparison.conclusion
+
+
+def test_rounds_are_interleaved_and_start_with_another_trial_each_time(measurement: Any) -> None:
     search = Search([trial("a"), trial("b"), trial("c")], rounds=3)
     order = []
     while (asked := search.ask()) is not None:
@@ -48,7 +58,7 @@ def test_rounds_are_interleaved_and_start_with_another_trial_each_time(measureme
     assert "".join(order) == "abcbcacab"
 
 
-def test_clear_losers_leave_after_three_rounds_and_stock_and_present_stay(measurement) -> None:
+def test_clear_losers_leave_after_three_rounds_and_stock_and_present_stay(measurement: Any) -> None:
     speeds = {"fast": 500.0, "slow": 300.0, "present": 200.0, "stock": 100.0}
     trials = [trial("fast"), trial("slow"), trial("present", role="current"), trial("stock", role="stock")]
     search = Search(trials, rounds=5)
@@ -58,20 +68,20 @@ def test_clear_losers_leave_after_three_rounds_and_stock_and_present_stay(measur
     assert search.record(trials[1]).left == "left after 3 rounds at 0.60 of fast"
 
 
-def test_better_and_worse_need_five_rounds_and_an_interval_without_one(measurement) -> None:
+def test_better_and_worse_need_five_rounds_and_an_interval_without_one(measurement: Any) -> None:
     fast = record(measurement, trial("fast"), [110.0, 112.0, 108.0, 111.0, 109.0])
     slow = record(measurement, trial("slow"), [100.0, 101.0, 99.0, 100.0, 100.0])
     comparison = compare(fast, slow)
     assert comparison is not None
     assert comparison.conclusion == "better"
-    assert compare(slow, fast).conclusion == "worse"
+    assert conclusion(slow, fast) == "worse"
     noisy = record(measurement, trial("noisy"), [90.0, 130.0, 80.0, 120.0, 100.0])
-    assert compare(noisy, slow).conclusion == "no difference"
+    assert conclusion(noisy, slow) == "no difference"
     four = record(measurement, trial("four"), [110.0, 112.0, 108.0, 111.0])
-    assert compare(four, slow).conclusion == "no difference"
+    assert conclusion(four, slow) == "no difference"
 
 
-def test_the_fastest_wins_where_it_is_clearly_faster(measurement) -> None:
+def test_the_fastest_wins_where_it_is_clearly_faster(measurement: Any) -> None:
     small = record(measurement, trial("small", batch=32), [90.0] * 5)
     large = record(measurement, trial("large", batch=64), [100.0] * 5)
     assert choose([small, large], NO_TARGETS) is large
@@ -86,19 +96,21 @@ def test_the_fastest_wins_where_it_is_clearly_faster(measurement) -> None:
         (trial("other", batch=128, workers=1), "best"),
     ],
 )
-def test_within_two_percent_the_smaller_wins(measurement, other: Trial, expected: str) -> None:
+def test_within_two_percent_the_smaller_wins(measurement: Any, other: Trial, expected: str) -> None:
     best = record(measurement, trial("best"), [100.0] * 5)
     near = record(measurement, other, [98.5] * 5)
-    assert choose([best, near], NO_TARGETS).trial.id == expected
+    winner = choose([best, near], NO_TARGETS)
+    assert winner is not None
+    assert winner.trial.id == expected
 
 
-def test_an_interval_that_holds_one_is_a_tie(measurement) -> None:
+def test_an_interval_that_holds_one_is_a_tie(measurement: Any) -> None:
     large = record(measurement, trial("large", batch=128), [100.0, 110.0, 90.0, 105.0, 95.0])
     small = record(measurement, trial("small", batch=64), [95.0, 92.0, 99.0, 97.0, 93.0])
     assert choose([large, small], NO_TARGETS) is small
 
 
-def test_targets_come_before_speed(measurement) -> None:
+def test_targets_come_before_speed(measurement: Any) -> None:
     fast = record(measurement, trial("fast"), [200.0] * 5, util=60.0)
     fed = record(measurement, trial("fed"), [100.0] * 5, util=80.0)
     big = record(measurement, trial("big"), [150.0] * 5, util=80.0, peak=99)
@@ -110,22 +122,24 @@ def test_targets_come_before_speed(measurement) -> None:
     assert choose([unable, fast], targets) is fast
 
 
-def test_stock_torch_is_never_chosen(measurement) -> None:
+def test_stock_torch_is_never_chosen(measurement: Any) -> None:
     stock = record(measurement, trial("stock", role="stock"), [500.0] * 5)
     ours = record(measurement, trial("ours"), [100.0] * 5)
     assert choose([stock, ours], NO_TARGETS) is ours
     assert choose([stock], NO_TARGETS) is None
 
 
-def test_a_barred_trial_is_never_chosen(measurement) -> None:
+def test_a_barred_trial_is_never_chosen(measurement: Any) -> None:
     search = Search([trial("a"), trial("b")], rounds=1)
     while (asked := search.ask()) is not None:
         search.tell(asked, measurement(200.0 if asked.id == "a" else 100.0))
     search.bar(search.records[0].trial, "does not fit")
-    assert choose(search.records, NO_TARGETS).trial.id == "b"
+    winner = choose(search.records, NO_TARGETS)
+    assert winner is not None
+    assert winner.trial.id == "b"
 
 
-def test_a_round_keeps_its_raw_values(measurement) -> None:
+def test_a_round_keeps_its_raw_values(measurement: Any) -> None:
     row = measurement(900.0).to_dict()
     assert row["fed_ratio"] == pytest.approx(0.9)
     assert row["wait_share"] == pytest.approx(0.25)

@@ -23,7 +23,7 @@ def test_one_value_or_equal_values_have_no_width() -> None:
 
 def test_the_bootstrap_of_many_values_agrees_with_the_normal_interval() -> None:
     values = np.random.default_rng(1).normal(10.0, 2.0, 400)
-    interval = mean_interval(values, seed=3)
+    interval = mean_interval(values.tolist(), seed=3)
     half = 1.96 * values.std(ddof=1) / math.sqrt(400)
     assert interval.value == pytest.approx(values.mean())
     assert interval.low == pytest.approx(values.mean() - half, abs=0.04)
@@ -34,7 +34,7 @@ def test_five_values_cover_the_truth_as_often_as_promised() -> None:
     draw = np.random.default_rng(5)
     hits = 0
     for number in range(400):
-        interval = mean_interval(draw.normal(0.0, 1.0, 5), seed=number)
+        interval = mean_interval(draw.normal(0.0, 1.0, 5).tolist(), seed=number)
         hits += interval.low <= 0 <= interval.high
     # A plain percentile bootstrap of five covers about 83%.
     assert hits / 400 > 0.87

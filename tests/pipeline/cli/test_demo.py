@@ -39,6 +39,17 @@ def requests(sample_report: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> 
     return got
 
 
+def without_images_and_converters(monkeypatch: pytest.MonkeyPatch, *problems: str) -> None:
+    """Makes and converts nothing; verification finds `problems`."""
+    found = SimpleNamespace(problems=problems)
+    for module, name, fake in (
+        ("wellfed.pipeline.demo.photolike", "make_photolike", lambda root, **options: None),
+        ("wellfed.converters.run", "convert", lambda source, destination, **options: None),
+        ("wellfed.converters.verify", "verify", lambda dataset, **options: found),
+    ):
+        monkeypatch.setattr(importlib.import_module(module), name, fake)
+
+
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
@@ -124,9 +135,7 @@ def test_an_error_before_the_report_exits_as_usual(wellfed: Any, monkeypatch: py
 
     monkeypatch.setattr(importlib.import_module("wellfed.pipeline.tune"), "run_tune", run_tune, raising=False)
 
-    monkeypatch.setattr("wellfed.pipeline.demo.photolike.make_photolike", lambda root, **options: None)
-    monkeypatch.setattr("wellfed.converters.run.convert", lambda source, destination, **options: None)
-    monkeypatch.setattr("wellfed.converters.verify.verify", lambda dataset, **options: SimpleNamespace(problems=()))
+    without_images_and_converters(monkeypatch)
 
     assert wellfed("demo", "--samples", 32).code == 1
     assert not Path("demo/report.html").exists()
@@ -146,10 +155,7 @@ def test_the_script_is_whole_python(tmp_path: Path) -> None:
 
 
 def test_a_dataset_that_does_not_verify_ends_the_demo(wellfed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wellfed.pipeline.demo.photolike.make_photolike", lambda root, **options: None)
-    monkeypatch.setattr("wellfed.converters.run.convert", lambda source, destination, **options: None)
-    found = SimpleNamespace(problems=("photos-000000.tar: sample 3 differs",))
-    monkeypatch.setattr("wellfed.converters.verify.verify", lambda dataset, **options: found)
+    without_images_and_converters(monkeypatch, "photos-000000.tar: sample 3 differs")
 
     ended = wellfed("demo", "--samples", 32)
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import struct
-import threading
-import weakref
 from pathlib import Path
-from typing import Any
 
 import lmdb
 
 from ..errors import DamagedDatasetError, UsageError
+from .environments import ENVIRONMENTS, Environment
 from .perprocess import PerProcess
 from .stored import StoredSource
 
@@ -31,7 +29,7 @@ class LmdbSource(StoredSource):
                 got=", ".join(shard.name for shard in self._manifest.shards) or "none",
                 remedy="Convert the dataset again.",
             )
-        self._held = PerProcess[_Held](lambda inherited: _Held())
+        self._held = PerProcess[_Held](_Held)
 
     def read(self, row: int) -> bytes:
         """The encoded image of a row.
@@ -42,15 +40,16 @@ class LmdbSource(StoredSource):
         """
         entry = self.index[self._checked_row(row)]
         key = b"%010d." % int(entry["key"]) + bytes(entry["ext"])
-        held = self._held.get()
-        environment = held.environment
-        if environment is None:
-            environment = held.environment = self._open(row)
-        try:
-            with environment.handle.begin() as transaction:
-                data = transaction.get(key)
-        except lmdb.Error as error:
-            raise self._damaged(row, DATA_NAME, str(error)) from error
+        with ENVIRONMENTS:
+            held = self._held.get()
+            environment = held.environment
+            if environment is None:
+                environment = held.environment = self._open(row)
+            try:
+                with environment.handle.begin() as transaction:
+                    data = transaction.get(key)
+            except lmdb.Error as error:
+                raise self._damaged(row, DATA_NAME, str(error)) from error
         if data is None or len(data) != int(entry["size_image"]):
             what = f"no key {key.decode('ascii', 'replace')}" if data is None else f"{len(data)} bytes"
             raise self._damaged(row, DATA_NAME, f"{what}, where the index says {int(entry['size_image'])} bytes")
@@ -58,16 +57,17 @@ class LmdbSource(StoredSource):
 
     def close(self) -> None:
         """Let go of the environment; it closes with its last user, and reading opens it again."""
-        self._held.drop()
+        with ENVIRONMENTS:
+            self._held.drop()
 
-    def _open(self, row: int) -> _Environment:
+    def _open(self, row: int) -> Environment:
         path = self._directory / DATA_NAME
         expected = self._manifest.shards[0].size
         try:
             size = os.stat(path).st_size
             if size == expected:
                 check_mappable(path)
-                return _POOLS.get().environment(path)
+                return ENVIRONMENTS.open(path)
         except DamagedDatasetError as error:
             raise self._damaged(row, DATA_NAME, str(error)) from error
         except (OSError, lmdb.Error) as error:
@@ -112,46 +112,8 @@ def check_mappable(path: Path) -> None:
         )
 
 
-class _Environment:
-    """One open environment; closes when its last user lets go."""
-
-    def __init__(self, directory: Path) -> None:
-        self.handle: Any = lmdb.open(
-            str(directory), readonly=True, create=False, lock=False, readahead=False, meminit=False, max_spare_txns=16
-        )
-
-
 class _Held:
     """What one source holds in one process."""
 
     def __init__(self) -> None:
-        self.environment: _Environment | None = None
-
-
-class _Pool:
-    """The open environments of one process: LMDB allows one for a file, and two sources may share it.
-
-    A forked child inherits its parent's environments as open; lmdb then refuses to open the file again, so the child
-    closes them first. That unmaps them in the child alone.
-    """
-
-    def __init__(self, inherited: _Pool | None) -> None:
-        self._lock = threading.Lock()
-        self._inherited = inherited
-        self._open: weakref.WeakValueDictionary[tuple[int, int], _Environment] = weakref.WeakValueDictionary()
-
-    def environment(self, path: Path) -> _Environment:
-        status = os.stat(path)
-        key = (status.st_dev, status.st_ino)
-        with self._lock:
-            if self._inherited is not None:
-                for parents in list(self._inherited._open.values()):
-                    parents.handle.close()
-                self._inherited = None
-            environment = self._open.get(key)
-            if environment is None:
-                environment = self._open[key] = _Environment(path.parent)
-            return environment
-
-
-_POOLS: PerProcess[_Pool] = PerProcess(_Pool)
+        self.environment: Environment | None = None

@@ -12,12 +12,11 @@ T = TypeVar("T")
 class PerProcess(Generic[T]):
     """Makes a value once in each process that asks; a forked child makes its own and lets go of its parent's.
 
-    No lock is held that a fork could copy in its locked state. `make` gets the value inherited from the parent, or
-    None. It must be cheap and have no effect, since two threads that ask first at once may both call it; one of the
-    two values is thrown away.
+    No lock is held that a fork could copy in its locked state. `make` must be cheap and have no effect, since two
+    threads that ask first at once may both call it; one of the two values is thrown away.
     """
 
-    def __init__(self, make: Callable[[T | None], T]) -> None:
+    def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
         self._values: dict[int, T] = {}
 
@@ -26,8 +25,7 @@ class PerProcess(Generic[T]):
         own = os.getpid()
         value = self._values.get(own)
         if value is None:
-            inherited = next(iter(list(self._values.values())), None)
-            value = self._values.setdefault(own, self._make(inherited))
+            value = self._values.setdefault(own, self._make())
             for process in [process for process in list(self._values) if process != own]:
                 self._values.pop(process, None)
         return value

@@ -25,7 +25,7 @@ class WebDatasetSource(StoredSource):
 
     def _load(self) -> None:
         super()._load()
-        self._shards = PerProcess[_OpenShards](lambda inherited: _OpenShards())
+        self._shards = PerProcess(_OpenShards)
 
     def read(self, row: int) -> bytes:
         """The encoded image of a row.

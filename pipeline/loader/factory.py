@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, overload
 
 import torch.distributed
 
-from ..config import LoaderConfig, LoaderSettings, TunedConfig
+from ..config import BackendName, LoaderConfig, LoaderSettings, TunedConfig
 from ..errors import ConfigError, UsageError
 from ..formats import Source, open_source
 from .images import ImageLoader
@@ -55,6 +55,14 @@ _TORCH_ONLY = {
 }
 
 
+@overload
+def DataLoader(source: str | Path | Source, *args: Any, **kwargs: Any) -> ImageLoader: ...
+
+
+@overload
+def DataLoader(source: Any, *args: Any, **kwargs: Any) -> Any: ...
+
+
 def DataLoader(source: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N802 (torch's name, so that an import can be replaced)
     """Load a stored dataset fast, or any torch Dataset as torch does.
 
@@ -93,8 +101,8 @@ def DataLoader(source: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N802 (to
         DeviceError: the device cannot be used.
         ResourceError: from iterating, when shared memory is too small for the processes.
 
-    "auto" means threads: the decoders release the GIL, so threads decode as fast as processes, and they start at
-    once, need no shared memory and copy no batch between processes. AUTO_FINDING
+    "auto" means threads: the decoders release the GIL, so threads decode side by side as processes do, and they start
+    at once, need no shared memory and move no batch between processes; benchmarks/loader_backends.py compares both.
     """
     if isinstance(source, (str, Path, Source)):
         return _stored(source, _by_name(args, kwargs))
@@ -203,7 +211,11 @@ def _settings(given: Mapping[str, Any], tuned: TunedConfig | None, device: str) 
             return given[name]
         return getattr(tuned.settings, name) if tuned else otherwise
 
-    backend = given.get("backend", "auto")
+    backend: Any = given.get("backend") or "auto"
+    if backend not in ("auto", *get_args(BackendName)):
+        raise ConfigError(
+            "backend is 'auto', " + " or ".join(map(repr, get_args(BackendName))), got=backend, remedy="Choose one."
+        )
     if backend == "auto":
         backend = tuned.settings.backend if tuned else AUTO_BACKEND
     num_workers = choose("num_workers", None)

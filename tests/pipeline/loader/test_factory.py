@@ -149,7 +149,7 @@ def test_arguments_that_do_not_go_together_are_refused(open_loader: Any, given: 
         ({"batch_size": "4"}, "batch_size must be a whole number"),
         ({"num_workers": -1}, "num_workers must be between 0"),
         ({"augment": "random"}, "augment must be one of 'train', 'eval'"),
-        ({"backend": "fibers"}, "backend must be one of 'processes', 'threads'"),
+        ({"backend": "fibers"}, "backend is 'auto', 'processes' or 'threads'; got 'fibers'"),
         ({"tail": "keep"}, "tail must be one of"),
         ({"drop_last": 1.5}, "drop_last must be true or false"),
         ({"fields": "image"}, r"Write fields=\('image',\)"),

@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from wellfed.pipeline.errors import ConfigError, UsageError
+from wellfed.pipeline.loader import DataLoader
+from wellfed.pipeline.loader.batch import BatchDecoder, BatchTask, HostBatch
 
 
 def grays(images: torch.Tensor) -> list[int]:
@@ -174,6 +176,27 @@ def test_a_batch_is_never_written_again(open_loader: Any) -> None:
     assert all(torch.equal(images, copy) for images, copy in kept)
 
 
+@pytest.mark.parametrize(("persistent", "epochs"), [(True, {0, 1, 2}), (False, {0})])
+def test_persistent_workers_decode_the_next_epochs_first_batches_ahead(
+    open_loader: Any, monkeypatch: pytest.MonkeyPatch, persistent: bool, epochs: set[int]
+) -> None:
+    allocate, seen = BatchDecoder.allocate, []
+
+    def noted(self: BatchDecoder, task: BatchTask) -> HostBatch:
+        seen.append(task.epoch)
+        return allocate(self, task)
+
+    monkeypatch.setattr(BatchDecoder, "allocate", noted)
+    loader = open_loader(num_workers=2, prefetch_factor=2, persistent_workers=persistent)
+
+    assert len(list(loader)) == 3
+
+    assert set(seen) == epochs
+    # 2 x 2 batches beyond the 3 that were used: all 3 of the next epoch and the first of the one after.
+    assert len(seen) == (7 if persistent else 3)
+    assert len(list(loader)) == 3
+
+
 def test_a_closed_loader_says_so(open_loader: Any) -> None:
     loader = open_loader(num_workers=1)
     with loader:
@@ -186,8 +209,6 @@ def test_a_closed_loader_says_so(open_loader: Any) -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_dropped_loader_is_collected(open_loader: Any, image_folder: Any, workers: int) -> None:
-    from wellfed.pipeline.loader import DataLoader
-
     loader = DataLoader(image_folder, batch_size=4, image_size=8, num_workers=workers)
     next(iter(loader))
     gone = weakref.ref(loader)

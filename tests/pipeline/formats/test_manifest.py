@@ -148,7 +148,7 @@ def test_a_long_wrong_value_is_not_printed_whole() -> None:
     assert len(str(caught.value)) < 500
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(data=json_values)
 def test_arbitrary_json_never_crashes_the_reader(tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:
     directory = tmp_path_factory.getbasetemp() / "fuzz"
@@ -159,7 +159,7 @@ def test_arbitrary_json_never_crashes_the_reader(tmp_path_factory: pytest.TempPa
     assert str(caught.value)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(data=st.data())
 def test_a_manifest_with_any_part_replaced_loads_or_says_why(data: st.DataObject) -> None:
     broken = json.loads(json.dumps(GOOD))

@@ -208,7 +208,7 @@ def test_the_fingerprint_follows_names_sizes_and_classes_not_times(tmp_path: Pat
         (lambda root: (root.rmdir(), root.write_text("x")), "not a file"),
         (lambda root: None, "is empty"),
         (lambda root: _put(root, "a.jpg"), "1 files directly in it"),
-        (lambda root: (_put(root, "a.jpg"), (root / "cat").mkdir()), "none in 1 folders"),
+        (lambda root: ((root / "cat").mkdir(), (root / "a.jpg").write_bytes(b"x")), "none in 1 folders"),
         (lambda root: _put(root, ".git/a"), "no files in them"),
         (lambda root: (root / "cat").mkdir(), "1 class folders and no files"),
         (lambda root: (root.rmdir(), root.symlink_to(root)), "must be readable"),

@@ -97,9 +97,14 @@ def _held_reason(report: Mapping[str, Any], name: str) -> str | None:
 
 def cap_bytes(report: Mapping[str, Any]) -> float | None:
     """The memory cap; None where it, or the memory it is a share of, is not known."""
-    if report["memory"] is None or report["device"]["memory_total_bytes"] is None:
+    total = report["device"]["memory_total_bytes"]
+    if total is None:
         return None
-    return report["memory"]["cap_bytes"]
+    if report["memory"] is not None:
+        return report["memory"]["cap_bytes"]
+    # A bench probes no memory, yet is judged by the cap it was asked for.
+    asked = report["request"].get("memory_cap")
+    return None if asked is None else total * asked
 
 
 def headlines(report: Mapping[str, Any]) -> list[Headline]:

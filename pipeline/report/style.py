@@ -56,7 +56,7 @@ caption{text-align:left;color:var(--soft);font-size:.85rem;padding-bottom:.35rem
 th,td{text-align:left;padding:.38rem .9rem .38rem 0;border-bottom:1px solid var(--rule);vertical-align:top}
 th:last-child,td:last-child{padding-right:0}
 thead th{color:var(--soft);font-weight:600;vertical-align:bottom;border-bottom-color:var(--soft)}
-tbody th{font-weight:500}
+tbody th{font-weight:500;min-width:8.5rem}
 .n{text-align:right;white-space:nowrap}.none{color:var(--soft)}td.none{white-space:normal;text-align:left}
 tr.chosen th,tr.chosen td{font-weight:650}tr.chosen th::before{content:"";display:inline-block;width:.5rem;height:.5rem;
 border-radius:50%;background:var(--chosen);margin-right:.45rem;vertical-align:.1em}

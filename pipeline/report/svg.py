@@ -213,8 +213,10 @@ def line_chart(
     for mark in marks:
         y = top + height * (1 - y_axis.at(mark.value) / 100)
         out.append(f'<line class="mark {mark.tone}" x1="0" x2="100%" y1="{y:.1f}" y2="{y:.1f}"/>')
+        # What is measured should lie above a target and below a cap: the label goes to the other side.
+        beside = y - 5 if mark.tone == "cap" else y + 14
         out.append(
-            f'<text class="mark-label {mark.tone}" x="100%" dx="-4" y="{y - 5:.1f}" '
+            f'<text class="mark-label {mark.tone}" x="100%" dx="-4" y="{beside:.1f}" '
             f'text-anchor="end">{escape(mark.label)}</text>'
         )
     out.append("</svg>")

@@ -13,20 +13,33 @@ from typing import Self
 
 import numpy as np
 
-from wellfed.pipeline.errors import ResourceError
+from wellfed.pipeline.errors import ResourceError, UsageError, WellfedError
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG}
 
 
 @contextmanager
 def disk_errors(where: Path) -> Iterator[None]:
-    """Turn a full disk, a quota or a file-size limit into a ResourceError that says how to continue."""
+    """Turn what the destination's disk raises into an error that a user can act on.
+
+    Raises:
+        ResourceError: the disk is full, a quota is used up or files may not grow this large.
+        UsageError: nothing can be written there.
+        WellfedError: anything else, with the system's words.
+    """
     try:
         yield
     except OSError as error:
-        if error.errno not in _FULL:
-            raise
-        raise out_of_space(where, os.strerror(error.errno)) from error
+        if error.errno in _FULL:
+            raise out_of_space(where, os.strerror(error.errno)) from error
+        if error.errno in _REFUSED:
+            raise UsageError(
+                f"the destination {str(where)!r} must be writable", got=str(error), remedy="Give another path."
+            ) from error
+        raise WellfedError(
+            f"the destination {str(where)!r} must keep working", got=str(error), remedy="Check the disk, and run again."
+        ) from error
 
 
 def out_of_space(where: Path, what: str) -> ResourceError:

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from wellfed.pipeline import __version__
-from wellfed.pipeline.errors import SampleRejectedError, SourceChangedError, UsageError, WellfedError
-from wellfed.pipeline.formats import INDEX_NAME, Manifest, index_dtype
-from wellfed.pipeline.formats.manifest import MANIFEST_NAME
-from wellfed.pipeline.formats.names import NAMES_BLOB, NAMES_OFFSETS, NamesWriter
+from wellfed.pipeline.errors import SampleRejectedError, SourceChangedError, UsageError
+from wellfed.pipeline.formats import Manifest, index_dtype
 from wellfed.pipeline.hardware import usable_cores
 
+from .assemble import assemble
 from .destination import Destination
-from .files import IndexWriter, disk_errors, sha256_of, write_file
+from .files import disk_errors
 from .inputs import Input, list_input
-from .outputs import Output, Part, open_output
+from .outputs import Output, open_output
 from .plan import CheckName, OutputName, Plan, PlanOptions, make_plan
 from .pool import run_tasks
 from .progress import ProgressCallback, Tally
-from .rejects import REJECTS_NAME, dump_rejects
 from .task import FIELDS, ShardResult, ShardTask, rows_name, tar_name, write_shard
 
 DEFAULT_SHARD_BYTES = 256_000_000
@@ -148,32 +145,10 @@ def convert(
         WorkerError: a worker process died again and again at one file.
     """
     started = time.perf_counter()
-    job = _prepare(src, dst, output, shard_bytes, workers, check, on_error, progress)
-    destination = job.destination
-    _check_overwrite(destination, overwrite)
-    interrupted = destination.has_work
-    if not interrupted:
-        destination.check_space(job.bytes_needed)
-    with disk_errors(destination.path), destination.locked():
-        destination.check_ours()
-        resumed = 0
-        continues = _continues(job, overwrite)
-        if not continues and destination.has_dataset and not overwrite:
-            # Killed while it removed the last of its work folder, or another run has ended since we looked.
-            if not (interrupted and _is_result(job)):
-                raise _exists(destination)
-        elif not (continues and destination.publishing):
-            if not continues:
-                destination.begin()
-                job.source.save(destination.listing)
-                destination.write_plan(job.plan.to_dict())
-            destination.check_space(job.bytes_needed)
-            results, resumed = _pack(job)
-            _assemble(job, results)
-        if destination.publishing:
-            destination.publish()
-        destination.clean()
-    manifest = Manifest.load(destination.path)
+    with disk_errors(Path(dst)):
+        job = _prepare(src, dst, output, shard_bytes, workers, check, on_error, progress)
+        resumed = _convert(job, overwrite)
+        manifest = Manifest.load(job.destination.path)
     return ConversionResult(
         destination=str(dst),
         kind=manifest.kind,
@@ -191,10 +166,41 @@ def convert(
     )
 
 
+def _convert(job: _Job, overwrite: bool) -> int:
+    """Do what is left to do; the number of samples that an earlier run had finished."""
+    destination = job.destination
+    interrupted = destination.has_work
+    if destination.has_dataset and not interrupted and not overwrite:
+        raise _exists(destination)
+    if not interrupted:
+        destination.check_space(job.bytes_needed)
+    resumed = 0
+    with destination.locked():
+        destination.check_ours()
+        continues = _continues(job, overwrite)
+        if not continues and destination.has_dataset and not overwrite:
+            # Killed while it removed the last of its work folder, or another run has ended since we looked.
+            if not (interrupted and _is_result(job)):
+                raise _exists(destination)
+        elif not (continues and destination.publishing):
+            if not continues:
+                destination.begin()
+                job.source.save(destination.listing)
+                destination.write_plan(job.plan.to_dict())
+            destination.check_space(job.bytes_needed)
+            results, resumed = _pack(job)
+            assemble(job.source, job.plan, job.output, job.destination, results, job.progress)
+        if destination.publishing:
+            destination.publish()
+        destination.clean()
+    return resumed
+
+
 def preview(src: str | Path, dst: str | Path, *, output: OutputName, shard_bytes: int = DEFAULT_SHARD_BYTES) -> Preview:
     """What `convert` would do, without writing anything; raises what it would raise before its start."""
-    job = _prepare(src, dst, output, shard_bytes, None, "decode", "reject", None)
-    job.destination.check_space(job.bytes_needed)
+    with disk_errors(Path(dst)):
+        job = _prepare(src, dst, output, shard_bytes, None, "decode", "reject", None)
+        job.destination.check_space(job.bytes_needed)
     return Preview(
         found=len(job.source),
         refused=len(job.source.refused),
@@ -267,11 +273,6 @@ def _exists(destination: Destination) -> UsageError:
         got=str(destination.path),
         remedy="Give another path, or --overwrite to replace it.",
     )
-
-
-def _check_overwrite(destination: Destination, overwrite: bool) -> None:
-    if destination.has_dataset and not destination.has_work and not overwrite:
-        raise _exists(destination)
 
 
 def _continues(job: _Job, overwrite: bool) -> bool:
@@ -361,79 +362,3 @@ def _is_whole(destination: Destination, result: ShardResult) -> bool:
 def _where(task: ShardTask, last: Any) -> str:
     rows = f"samples {task.start} to {task.stop - 1}"
     return f"{rows}, at or soon after {last[2]!r}" if last else rows
-
-
-def _assemble(job: _Job, results: Sequence[ShardResult]) -> None:
-    """Write everything that is still missing and record what is to be published."""
-    destination = job.destination
-    rejects = [reject for result in results for reject in result.rejects]
-    stored = sum(result.samples for result in results)
-    if stored + len(rejects) != len(job.source):
-        raise WellfedError("stored and rejected samples must add up to those found", got=f"{stored}, {len(rejects)}")
-    if not stored:
-        destination.clean()
-        first = min(rejects)
-        raise UsageError(
-            "the source must hold at least one image that can be stored",
-            got=f"{len(rejects)} files, all rejected; the first is "
-            f"{first.name.decode('utf-8', 'backslashreplace')!r}: {first.reason}",
-            remedy="Check the path, and that the images are whole.",
-        )
-    parts = [
-        Part(
-            tar=destination.tasks / tar_name(result.number),
-            rows_path=destination.tasks / rows_name(result.number),
-            samples=result.samples,
-            size=result.size,
-            sha256=result.sha256,
-        )
-        for result in results
-        if result.samples
-    ]
-    for leftover in (*destination.final.iterdir(), *destination.scratch.iterdir()):
-        leftover.unlink()
-    write_tally = Tally("write", stored, job.progress)
-    assembled = job.output.assemble(
-        parts, destination.scratch, destination.final, lambda done: write_tally.running(0, done, len(rejects))
-    )
-    files = dict(assembled.files)
-    with (
-        IndexWriter(destination.final / INDEX_NAME, index_dtype(FIELDS), stored) as index,
-        NamesWriter(destination.final) as names,
-    ):
-        for rows in job.output.published_rows(parts):
-            index.add(rows)
-            for key in rows["key"].tolist():
-                names.add(job.source.name(key))
-    for name in (INDEX_NAME, NAMES_BLOB, NAMES_OFFSETS):
-        files[name] = sha256_of(destination.final / name)
-    files[REJECTS_NAME] = write_file(destination.final / REJECTS_NAME, dump_rejects(rejects))
-    notes = Counter(job.source.notes)
-    for result in results:
-        notes.update(result.notes)
-    manifest = Manifest(
-        kind=job.output.kind,
-        samples=stored,
-        class_names=job.source.class_names,
-        fields=FIELDS,
-        shards=assembled.shards,
-        files=files,
-        options=job.plan.options.published(),
-        source={
-            "kind": job.source.kind,
-            "fingerprint": job.source.fingerprint,
-            "found": len(job.source),
-            "rejected": len(rejects),
-            "skipped": dict(job.source.skipped),
-        },
-        notes=dict(notes),
-        tool_version=__version__,
-    )
-    write_file(destination.final / MANIFEST_NAME, manifest.dump().encode("ascii"))
-    destination.stage(
-        [
-            *assembled.moves,
-            *((destination.final / name, name) for name in sorted(files)),
-            (destination.final / MANIFEST_NAME, MANIFEST_NAME),
-        ]
-    )

@@ -13,6 +13,7 @@ from PIL import Image
 
 from wellfed.converters import convert, verify
 from wellfed.converters.plan import OutputName
+from wellfed.converters.progress import Progress
 from wellfed.pipeline.errors import SampleRejectedError, SourceChangedError, UsageError
 from wellfed.pipeline.formats import INDEX_NAME, Manifest, open_index, open_source
 
@@ -203,6 +204,8 @@ def test_destinations_that_are_not_ours_are_refused(photos: Path, tmp_path: Path
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("x")
     (tmp_path / "plain").write_text("x")
+    with pytest.raises(UsageError, match="must be writable"):
+        convert(photos, tmp_path / "plain" / "out", output="webdataset")
     for name, overwrite in (("mine", False), ("mine", True), ("plain", True)):
         with pytest.raises(UsageError, match="destination must be"):
             convert(photos, tmp_path / name, output="webdataset", overwrite=overwrite)
@@ -263,7 +266,7 @@ def test_manifest_says_how_the_dataset_was_made(photos: Path, tmp_path: Path) ->
 
 
 def test_progress_ends_with_all_samples(photos: Path, tmp_path: Path) -> None:
-    seen = []
+    seen: list[Progress] = []
     convert(photos, tmp_path / "out", output="lmdb", shard_bytes=20_000, progress=seen.append)
     last = {each.stage: (each.done, each.total, each.found_bad) for each in seen}
     assert last == {"pack": (12, 12, 0), "write": (12, 12, 0)}

@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from wellfed.converters import plan
 from wellfed.converters.inputs import Input
 from wellfed.converters.plan import PlanOptions, make_plan
 from wellfed.pipeline.errors import UsageError
@@ -35,8 +36,9 @@ def test_larger_sample_gets_its_own_shard() -> None:
     assert tasks([512, 512, 100_000, 512], 2 * 3072) == ((0, 2), (2, 3), (3, 4))
 
 
-def test_impossible_sizes_are_refused() -> None:
+def test_impossible_sizes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="at least 1 byte"):
         tasks([512], 0)
-    with pytest.raises(UsageError, match="at most 1,000,000 shards"):
-        tasks([512] * 1_000_001, 1)
+    monkeypatch.setattr(plan, "_MOST_SHARDS", 3)
+    with pytest.raises(UsageError, match="at most 3 shards"):
+        tasks([512] * 4, 1)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from wellfed.converters import convert, verify
+from wellfed.converters.progress import Progress
 from wellfed.pipeline.errors import UsageError
 from wellfed.pipeline.formats import INDEX_NAME, open_index
 
@@ -214,7 +215,7 @@ def test_folder_without_a_manifest_is_no_dataset(tmp_path: Path, module_photos: 
 
 def test_progress_counts_samples_and_problems(wds: Path) -> None:
     flip(wds / "data-000000.tar", 600)
-    seen = []
+    seen: list[Progress] = []
     verify(wds, progress=seen.append)
     assert (seen[-1].stage, seen[-1].done, seen[-1].total, seen[-1].found_bad) == ("check", 12, 12, 2)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+
 from wellfed.converters import convert
 from wellfed.pipeline.cli.main import main
 

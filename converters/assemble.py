@@ -1,0 +1,107 @@
+"""From packed shards to everything that a dataset holds, staged and ready to be published."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from wellfed.pipeline import __version__
+from wellfed.pipeline.errors import UsageError, WellfedError
+from wellfed.pipeline.formats import INDEX_NAME, Manifest, index_dtype
+from wellfed.pipeline.formats.manifest import MANIFEST_NAME
+from wellfed.pipeline.formats.names import NAMES_BLOB, NAMES_OFFSETS, NamesWriter
+
+from .destination import Destination
+from .files import IndexWriter, sha256_of, write_file
+from .inputs import Input
+from .outputs import Output, Part
+from .plan import Plan
+from .progress import ProgressCallback, Tally
+from .rejects import REJECTS_NAME, dump_rejects
+from .task import FIELDS, ShardResult, rows_name, tar_name
+
+
+def assemble(
+    source: Input,
+    plan: Plan,
+    output: Output,
+    destination: Destination,
+    results: Sequence[ShardResult],
+    progress: ProgressCallback | None,
+) -> None:
+    """Write index, names, rejects, manifest and what the output adds, and record all that is to be published.
+
+    Raises:
+        UsageError: every sample was rejected; the work folder is emptied.
+    """
+    rejects = [reject for result in results for reject in result.rejects]
+    stored = sum(result.samples for result in results)
+    if stored + len(rejects) != len(source):
+        raise WellfedError("stored and rejected samples must add up to those found", got=f"{stored}, {len(rejects)}")
+    if not stored:
+        destination.clean()
+        first = min(rejects)
+        raise UsageError(
+            "the source must hold at least one image that can be stored",
+            got=f"{len(rejects)} files, all rejected; the first is "
+            f"{first.name.decode('utf-8', 'backslashreplace')!r}: {first.reason}",
+            remedy="Check the path, and that the images are whole.",
+        )
+    parts = [
+        Part(
+            tar=destination.tasks / tar_name(result.number),
+            rows_path=destination.tasks / rows_name(result.number),
+            samples=result.samples,
+            size=result.size,
+            sha256=result.sha256,
+        )
+        for result in results
+        if result.samples
+    ]
+    for leftover in (*destination.final.iterdir(), *destination.scratch.iterdir()):
+        leftover.unlink()
+    write_tally = Tally("write", stored, progress)
+    assembled = output.assemble(
+        parts, destination.scratch, destination.final, lambda done: write_tally.running(0, done, len(rejects))
+    )
+    files = dict(assembled.files)
+    with (
+        IndexWriter(destination.final / INDEX_NAME, index_dtype(FIELDS), stored) as index,
+        NamesWriter(destination.final) as names,
+    ):
+        for rows in output.published_rows(parts):
+            index.add(rows)
+            for key in rows["key"].tolist():
+                names.add(source.name(key))
+    for name in (INDEX_NAME, NAMES_BLOB, NAMES_OFFSETS):
+        files[name] = sha256_of(destination.final / name)
+    files[REJECTS_NAME] = write_file(destination.final / REJECTS_NAME, dump_rejects(rejects))
+    notes = Counter(source.notes)
+    for result in results:
+        notes.update(result.notes)
+    manifest = Manifest(
+        kind=output.kind,
+        samples=stored,
+        class_names=source.class_names,
+        fields=FIELDS,
+        shards=assembled.shards,
+        files=files,
+        options=plan.options.published(),
+        source={
+            "kind": source.kind,
+            "fingerprint": source.fingerprint,
+            "found": len(source),
+            "rejected": len(rejects),
+            "skipped": dict(source.skipped),
+        },
+        notes=dict(notes),
+        tool_version=__version__,
+    )
+    write_file(destination.final / MANIFEST_NAME, manifest.dump().encode("ascii"))
+    destination.stage(
+        [
+            *assembled.moves,
+            *((destination.final / name, name) for name in sorted(files)),
+            (destination.final / MANIFEST_NAME, MANIFEST_NAME),
+        ]
+    )

@@ -27,6 +27,7 @@ _WARM_STEPS = 3
 _SETTLE_SECONDS = 3.0
 _SETTLE_POLL_SECONDS = 0.1
 _IDLE_SHARE = 0.1
+_WAITED_SECONDS = 0.02
 _COPIES_IN_FLIGHT = 4
 
 
@@ -271,7 +272,10 @@ class MachineRig:
             # Threads decode one batch together: beyond a few batches the queue refills while it is emptied.
             ready = min(ready, 1 + 2 * settings.prefetch_factor)
         for _ in range(ready):
+            asked = self._clock()
             self._accelerator.copy(next(feed))
+            if self._clock() - asked > _WAITED_SECONDS:  # this one was not ready: the queue is empty
+                return
 
     def _warm(self, step: Step, feed: _Feed, settings: LoaderSettings | None, seconds: float) -> None:
         self._drain(feed, settings)

@@ -158,7 +158,12 @@ def _boundaries(report: Mapping[str, Any]) -> list[Mark]:
     ends = list(itertools.accumulate(window["wall_seconds"] for window in report["hold"]["windows"]))
     starts = [0.0, *ends]
     crossed = [number for number in report["hold"].get("crossed_in_windows") or () if 0 <= number < len(ends)]
-    return [Mark(value=(starts[n] + ends[n]) / 2, label="new epoch", tone="epoch") for n in crossed]
+    # One label says what the lines are; more would collide on a phone.
+    labels = ["new epoch", *[""] * len(crossed)]
+    return [
+        Mark(value=(starts[n] + ends[n]) / 2, label=label, tone="epoch")
+        for n, label in zip(crossed, labels, strict=False)
+    ]
 
 
 def _hold_axis(report: Mapping[str, Any]) -> Axis:

@@ -147,8 +147,12 @@ class Destination:
             folder.mkdir()
 
     def clean(self) -> None:
-        """Remove everything from the work folder, the plan last, so that a killed clean-up is still understood."""
-        last = [self._publish, self._plan]
+        """Remove everything from the work folder.
+
+        The plan goes before the publication, both after the rest: killed in between, a plan without its publication
+        would be taken for a conversion whose shards are still to be packed.
+        """
+        last = [self._plan, self._publish]
         for entry in sorted(self.work.iterdir()):
             if entry.name == "lock" or entry in last:
                 continue

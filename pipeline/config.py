@@ -46,7 +46,9 @@ def _check_int(name: str, value: Any, low: int, high: int | None = None) -> None
 
 def _check_number(name: str, value: Any, low: float, high: float, *, unit: str = "") -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
-        raise ConfigError(f"{name} must be a number", got=value, remedy=f"Give {name} as a number{unit}.")
+        raise ConfigError(
+            f"{name} must be a number", got=value, remedy=f"Give {name} as a number{unit and ' in'}{unit}."
+        )
     if not low <= value <= high:
         raise ConfigError(f"{name} must be between {low:g} and {high:g}{unit}", got=value, remedy="Choose within them.")
 

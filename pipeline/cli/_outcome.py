@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,10 +57,11 @@ def check_output(path: Path) -> None:
     """Refuse, before minutes of measuring, an output that cannot be or should not be replaced.
 
     Raises:
-        UsageError: a folder, or a file that is not a tuned config.
+        UsageError: a folder, a file that is not a tuned config, or a place that cannot be written.
     """
     if path.is_dir():
         raise UsageError("the output must be a file", got=str(path), remedy="Give a file name, as tuned.json.")
+    _check_place(path.parent, "the output")
     if not path.exists():
         return
     try:
@@ -75,13 +77,26 @@ def check_output(path: Path) -> None:
 
 
 def check_report_folder(path: Path | None) -> None:
-    """Refuse a report folder that is a file.
+    """Refuse a report folder that is a file, or that could not be written.
 
     Raises:
-        UsageError: it exists and is not a folder.
+        UsageError: it exists and is not a folder, or cannot be made or written.
     """
-    if path is not None and path.exists() and not path.is_dir():
+    if path is None:
+        return
+    if path.exists() and not path.is_dir():
         raise UsageError("the report needs a folder", got=str(path), remedy="Give a folder, made where missing.")
+    _check_place(path, "the report")
+
+
+def _check_place(folder: Path, what: str) -> None:
+    """Refuse a folder that cannot be written, or made below the nearest one that exists."""
+    nearest = next(place for place in (folder, *folder.absolute().parents) if os.path.lexists(place))
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        reason = "may not be written to" if nearest.is_dir() else "is no folder"
+        raise UsageError(
+            f"the folder of {what} must be writable", got=f"{folder}: {nearest} {reason}", remedy="Give another place."
+        )
 
 
 def print_outcome(report: Mapping[str, Any], *, lines: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from ..errors import UsageError
@@ -28,12 +29,12 @@ def parse_bytes(text: str, *, option: str) -> int:
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
     unit = _UNITS.get(match[2]) if match else None
-    size = int(float(match[1]) * unit) if match and unit else 0
-    if size < 1:
+    size = float(match[1]) * unit if match and unit else 0.0
+    if not 1 <= size < math.inf:
         raise UsageError(
             f"{option} must be a positive size with a unit from B to TiB", got=text, remedy="Write for example 256MB."
         )
-    return size
+    return int(size)
 
 
 def parse_workers(text: str) -> int | None:

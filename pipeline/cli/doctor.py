@@ -67,6 +67,8 @@ def _decoders() -> dict[str, str]:
     from PIL import features
     from torchvision import io
 
+    from ..decode.chunk import native_state
+
     jpeg = "libjpeg-turbo" if features.check_feature("libjpeg_turbo") else "libjpeg"
     decoders = {"Pillow": f"{jpeg} {features.version('jpg')}" if features.check("jpg") else "built without JPEG"}
     try:
@@ -74,7 +76,7 @@ def _decoders() -> dict[str, str]:
         decoders["torchvision"] = "available"
     except RuntimeError as error:
         decoders["torchvision"] = f"not usable: {str(error).splitlines()[0]}"
-    return decoders
+    return {"C extension": native_state(), **decoders}
 
 
 def _torch_cuda() -> dict[str, Any]:

@@ -89,5 +89,8 @@ def main(arguments: list[str] | None = None) -> None:
         code = 1
     # typer turns a KeyboardInterrupt into this code by itself.
     if code == INTERRUPTED:
+        # Where the interrupt fell into an exec, such as a dataclass's, Python would end itself by SIGINT and not by
+        # the code given; another exec makes it forget that (CPython's unhandled_keyboard_interrupt).
+        exec("")
         typer.echo("wellfed: interrupted.", err=True)
     sys.exit(code if isinstance(code, int) else 0)

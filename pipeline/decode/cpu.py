@@ -14,7 +14,7 @@ from ..errors import SampleRejectedError
 from .header import MAX_PIXELS, opened, orientation_of, read_header
 from .reference import decode_rgb
 
-__all__ = ["decode_into", "image_size_of"]
+__all__ = ["decode_into", "image_frame"]
 
 # torchvision's operator itself: from 0.29 on `torchvision.io.decode_jpeg` around every call warns that it will go.
 # Where it is gone, every image takes the reference path, which is right and slower.
@@ -65,8 +65,16 @@ def decode_into(data: bytes, box: Any, flip: bool, out: torch.Tensor) -> None:
     out.copy_(resized.flip(-1) if flip else resized)
 
 
-def image_size_of(data: bytes) -> tuple[int, int]:
-    """Width and height in the EXIF-oriented frame, pixels, from the header: for index rows that lack them.
+class ImageFrame(NamedTuple):
+    """Width and height as encoded, pixels, and the EXIF orientation 1..8."""
+
+    width: int
+    height: int
+    orientation: int
+
+
+def image_frame(data: bytes) -> ImageFrame:
+    """Size and orientation from the header: for index rows that lack them.
 
     Raises:
         SampleRejectedError: see `read_header`.
@@ -74,14 +82,8 @@ def image_size_of(data: bytes) -> tuple[int, int]:
     frame = _scan_jpeg(data)
     if frame is None:
         header = read_header(data)
-        frame = _Frame(header.width, header.height, header.orientation)
-    return (frame.height, frame.width) if frame.orientation >= 5 else (frame.width, frame.height)
-
-
-class _Frame(NamedTuple):
-    width: int
-    height: int
-    orientation: int
+        frame = ImageFrame(header.width, header.height, header.orientation)
+    return frame
 
 
 def _decode_fast(data: bytes) -> np.ndarray | None:
@@ -109,7 +111,7 @@ def _orient(pixels: np.ndarray, orientation: int) -> np.ndarray:
     return pixels
 
 
-def _scan_jpeg(data: bytes) -> _Frame | None:
+def _scan_jpeg(data: bytes) -> ImageFrame | None:
     """The frame of an 8-bit gray or three-component Huffman JPEG; None for anything else.
 
     Walks the markers up to the first scan. Metadata is given to Pillow only where it can hold an orientation.
@@ -142,6 +144,6 @@ def _scan_jpeg(data: bytes) -> _Frame | None:
     if not 0 < width * height <= MAX_PIXELS:
         return None
     if not ask_pillow:
-        return _Frame(width, height, 1)
+        return ImageFrame(width, height, 1)
     with opened(data) as image:
-        return _Frame(width, height, orientation_of(image, data)[0])
+        return ImageFrame(width, height, orientation_of(image, data)[0])

@@ -10,7 +10,8 @@ import torch
 
 from ..config import Augment, OnError
 from ..decode.augment import crop_parameters, oriented_size
-from ..decode.cpu import decode_into, image_size_of
+from ..decode.chunk import decode_chunk
+from ..decode.cpu import image_frame
 from ..errors import CorruptSampleError, SampleRejectedError
 from ..formats.base import Source
 
@@ -143,29 +144,29 @@ class BatchDecoder:
         rows = batch.task.rows[start:stop]
         index = self.source.index[rows]
         encoded = [self.source.read(int(row)) for row in rows]
-        widths, heights = oriented_size(
-            index["width"].astype(np.int64), index["height"].astype(np.int64), index["orientation"]
-        )
+        widths, heights = index["width"].astype(np.int64), index["height"].astype(np.int64)
+        orientations = index["orientation"].copy()
         failures: dict[int, str] = {}
         for place in np.flatnonzero((widths == 0) | (heights == 0)).tolist():
             # A folder read directly has no sizes in its index; the header is read here instead.
             try:
-                widths[place], heights[place] = image_size_of(encoded[place])
+                widths[place], heights[place], orientations[place] = image_frame(encoded[place])
             except SampleRejectedError as error:
                 failures[place] = str(error)
                 widths[place] = heights[place] = 1
+        shown_widths, shown_heights = oriented_size(widths, heights, orientations)
         boxes, flips = crop_parameters(
-            self.augment, seed=self.seed, epoch=batch.task.epoch, keys=index["key"], widths=widths, heights=heights
+            self.augment,
+            seed=self.seed,
+            epoch=batch.task.epoch,
+            keys=index["key"],
+            widths=shown_widths,
+            heights=shown_heights,
         )
         batch.boxes[start:stop] = torch.from_numpy(boxes)
         batch.flips[start:stop] = torch.from_numpy(flips)
-        for place, (box, flip) in enumerate(zip(boxes.tolist(), flips.tolist(), strict=True)):
-            if place in failures:
-                continue
-            try:
-                decode_into(encoded[place], tuple(box), flip, batch.images[start + place])
-            except SampleRejectedError as error:
-                failures[place] = str(error)
+        # A place whose header could not be read fails again here, with the decoder's own reason.
+        failures |= decode_chunk(encoded, boxes, orientations, flips, batch.images[start:stop])
         return [SampleFailure(start + place, reason) for place, reason in sorted(failures.items())]
 
     def finish(self, batch: HostBatch, failures: list[SampleFailure]) -> HostBatch:

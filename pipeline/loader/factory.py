@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_args, overload
 
@@ -106,7 +106,8 @@ def DataLoader(source: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N802 (to
     """
     if isinstance(source, (str, Path, Source)):
         return _stored(source, _by_name(args, kwargs))
-    if hasattr(source, "__getitem__") or hasattr(source, "__iter__"):
+    # A path in bytes has items too, and would load as numbers.
+    if not isinstance(source, (bytes, bytearray)) and (hasattr(source, "__getitem__") or hasattr(source, "__iter__")):
         return _torch(source, _by_name(args, kwargs))
     raise UsageError(
         "a source is the path of a stored dataset, a Source or a torch Dataset",
@@ -249,9 +250,9 @@ def _tail(given: Mapping[str, Any], world_size: int) -> Any:
 def _fields(fields: Any) -> tuple[str, ...] | None:
     if fields is None:
         return None
-    if isinstance(fields, str):
+    if isinstance(fields, str) or not isinstance(fields, Iterable):
         raise ConfigError(
-            "fields is a sequence of names", got=fields, remedy=f"Write fields=({fields!r},) for a single one."
+            "fields is a sequence of names", got=fields, remedy="Write for example fields=('image',) for a single one."
         )
     return tuple(fields)
 

@@ -143,10 +143,13 @@ def python_lines(report: Mapping[str, Any]) -> tuple[str, str, str]:
     source = report["request"].get("data") or report["dataset"]["name"]
     # A simulated device has no memory to put batches in: they stay on the CPU, which is the loader's default.
     device = "" if report["device"]["simulated"] else ', device="cuda"'
+    # The loader refuses a config that was found at another size than its own, which is 224 unless given.
+    pixels = report["tuned"]["step"]["image_size"] if report.get("tuned") else 224
+    size = "" if pixels == 224 else f", image_size={pixels}"
     return (
         "from wellfed.pipeline import DataLoader",
         f"loader = DataLoader({_literal(source)}, tuned={_literal(tuned)}, shuffle=True, drop_last=True, "
-        f'augment="train"{device})',
+        f'augment="train"{size}{device})',
         "for images, labels in loader: ...",
     )
 

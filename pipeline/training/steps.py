@@ -140,7 +140,7 @@ class _GuardedStep:
         self.calls += 1
         try:
             return self._call(images, labels)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if self._accelerator.is_out_of_memory(error):
                 raise
             raise StepError(

@@ -35,7 +35,8 @@ def build_user_step(
     accepted = _accepted(name, build, keywords)
     try:
         step = build(**accepted)
-    except Exception as error:
+    # SystemExit too: a script that parses arguments or exits must not end the measurement without a word.
+    except (Exception, SystemExit) as error:
         if passes_through(error):
             raise
         raise StepError(
@@ -68,7 +69,7 @@ def _find(name: str) -> Callable[..., Any]:
             got=str(error),
             remedy="Run from the folder that holds the file, or set PYTHONPATH.",
         ) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _import_failed(module_name, error) from error
     for part in attribute.split("."):
         if not hasattr(found, part):
@@ -88,11 +89,13 @@ def _find(name: str) -> Callable[..., Any]:
     return found
 
 
-def _import_failed(module_name: str, error: Exception) -> StepError:
+def _import_failed(module_name: str, error: Exception | SystemExit) -> StepError:
     return StepError(
         f"the step's module {module_name!r} must import without an error",
         got=f"{type(error).__name__}: {error}",
-        remedy="Mend the module; --debug shows its traceback.",
+        remedy="Put what runs as a script under `if __name__ == '__main__':`."
+        if isinstance(error, SystemExit)
+        else "Mend the module; --debug shows its traceback.",
     )
 
 

@@ -95,6 +95,7 @@ class MachineRig:
         self._feeds: dict[str, _Feed] = {}
         self._steps: dict[int, Step] = {}
         self._cached: dict[int, CachedBatches] = {}
+        self._turned_to: int | None = None
 
     def __enter__(self) -> MachineRig:
         return self
@@ -120,7 +121,14 @@ class MachineRig:
     def ceiling(self, batch_size: int, seconds: float) -> Window:
         return self._guarded(batch_size, lambda: self._ceiling(batch_size, seconds))
 
+    def _turn_to(self, batch_size: int) -> None:
+        """Give back what the device's allocator kept of another batch size: it would count as this one's memory."""
+        if batch_size != self._turned_to:
+            self._accelerator.reset_peak()
+            self._turned_to = batch_size
+
     def _ceiling(self, batch_size: int, seconds: float) -> Window:
+        self._turn_to(batch_size)
         step = self._step(batch_size)
         batches = self._cached.get(batch_size)
         if batches is None:
@@ -139,6 +147,7 @@ class MachineRig:
         return self._guarded(trial.batch_size, lambda: self._fed(trial, seconds))
 
     def _fed(self, trial: Trial, seconds: float) -> Window:
+        self._turn_to(trial.batch_size)
         step = self._step(trial.batch_size)
         feed = self._feeds.get(trial.id)
         if feed is None:

@@ -133,12 +133,15 @@ def measure_loaders(
     pin_memory: bool,
     stop: Callable[[], bool],
 ) -> None:
-    """Each backend alone with all cores' workers, then with one, as far as memory and time allow."""
+    """Each backend alone with all cores' workers, then with one, and once more, as far as memory and time allow.
+
+    Twice, because whatever else runs on the machine for a second would otherwise make many workers look slower than
+    one.
+    """
+    points: list[LoaderSettings] = []
     for workers in sorted({1, limits.cores}, reverse=True):
         # Threads first: they start at once, and where time is short one backend is measured rather than none.
         for backend in sorted(get_args(BackendName), key=lambda name: name == "processes"):
-            if stop() and rates.loaders:
-                return
             settings = LoaderSettings(
                 backend=backend, num_workers=workers, batch_size=batch_size, pin_memory=pin_memory
             )
@@ -149,7 +152,10 @@ def measure_loaders(
                     batch_size=batch_size,
                     pin_memory=pin_memory,
                 )
-            key = (backend, settings.num_workers, batch_size)
-            if key in rates.loaders or not fits(settings, limits, image_size):
-                continue
-            rates.loaders[key] = [rig.loader_alone(settings, seconds)]
+            if settings not in points and fits(settings, limits, image_size):
+                points.append(settings)
+    for settings in [*points, *points]:
+        if stop() and rates.loaders:
+            return
+        key = (settings.backend, settings.num_workers, batch_size)
+        rates.loaders.setdefault(key, []).append(rig.loader_alone(settings, seconds))

@@ -132,9 +132,9 @@ def shortlist(points: Sequence[LoaderSettings], model: Model, *, count: int) -> 
 
     same_batch = [(p, r) for p, r in scored if p.batch_size == top.batch_size and p.num_workers > 0]
     most = max((p.num_workers for p, _ in same_batch), default=0)
-    add([(p, r) for p, r in same_batch if p.backend == top.backend and p.num_workers == most and enough(p)])
-    for backend in sorted({p.backend for p, _ in scored} - {top.backend}):
-        add([(p, r) for p, r in same_batch if p.backend == backend])
+    # With all workers whatever was predicted: beside the step fewer may not do, and a short measurement errs.
+    for backend in (top.backend, *sorted({p.backend for p, _ in scored} - {top.backend})):
+        add([(p, r) for p, r in same_batch if p.backend == backend and p.num_workers == most])
     larger = min((p.batch_size for p, _ in scored if p.batch_size > top.batch_size), default=0)
     smaller = max((p.batch_size for p, _ in scored if p.batch_size < top.batch_size), default=0)
     for size in (larger, smaller):

@@ -195,6 +195,13 @@ def test_tune_values_out_of_range_are_refused(field: str, value: Any) -> None:
         TuneRequest(**{"data": "set", "step": "resnet18", field: value})
 
 
+def test_a_number_is_asked_for_in_its_unit() -> None:
+    with pytest.raises(ConfigError, match=r"Give hold_seconds as a number in seconds\.$"):
+        TuneRequest(data="set", step="resnet18", hold_seconds="long")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"Give fed_target as a number\.$"):
+        TuneRequest(data="set", step="resnet18", fed_target="all")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("field", "value"), [("settings", None), ("verdict", "good"), ("machine", [1]), ("measured", None)]
 )

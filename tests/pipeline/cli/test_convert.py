@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from wellfed.pipeline.cli.main import main
+from wellfed.pipeline.errors import UsageError
 
 
 @pytest.fixture
@@ -119,3 +120,11 @@ def test_sizes_have_decimal_and_binary_units() -> None:
 
     written = ("256MB", "1GiB", "1.5 kb", "1000", "2tb")
     assert [parse_bytes(text, option="x") for text in written] == [256_000_000, 1 << 30, 1500, 1000, 2 * 10**12]
+
+
+@pytest.mark.parametrize("text", ["9" * 400, "9" * 400 + "TiB", "0.9B", "0", "-1MB", "256 MB/s", "\u00b2MB", ""])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    from wellfed.pipeline.cli._values import parse_bytes
+
+    with pytest.raises(UsageError, match="--shard-size must be a positive size"):
+        parse_bytes(text, option="--shard-size")

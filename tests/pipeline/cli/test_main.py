@@ -158,7 +158,8 @@ def test_the_command_line_loads_nothing_heavy(repository: Path) -> None:
     assert loaded & {"torch", "torchvision", "torchdata", "numpy", "lmdb", "PIL", "webdataset", "fsspec"} == set()
 
 
-def test_ctrl_c_in_a_real_command_ends_with_130(repository: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("inside", ["signal.pause()", "exec('signal.pause()')"])
+def test_ctrl_c_in_a_real_command_ends_with_130(repository: Path, tmp_path: Path, inside: str) -> None:
     # given a command of the real program, held inside by a step that says when it is reached
     program = (
         "import sys, signal, typer\n"
@@ -169,7 +170,7 @@ def test_ctrl_c_in_a_real_command_ends_with_130(repository: Path, tmp_path: Path
         "@app.command()\n"
         "def wait() -> None:\n"
         "    print('reached', flush=True)\n"
-        "    signal.pause()\n"
+        f"    {inside}\n"
         "line.app = app\n"
         "line.main(['wait'])\n"
     )

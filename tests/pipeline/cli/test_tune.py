@@ -173,7 +173,9 @@ def test_another_file_is_never_replaced(wellfed: Any, requests: list[TuneRequest
         ("--current text.json", "must be a readable JSON file"),
         ("--current unknown.json", "has fields that LoaderSettings does not know"),
         ("--output .", "the output must be a file"),
+        ("--output text.json/tuned.json", "the folder of the output must be writable"),
         ("--report text.json", "the report needs a folder"),
+        ("--report text.json/a/b", "the folder of the report must be writable"),
     ],
 )
 def test_wrong_values_are_refused_before_anything_runs(

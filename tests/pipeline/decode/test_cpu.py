@@ -11,9 +11,14 @@ import torch
 from PIL import Image
 
 from wellfed.pipeline.decode import cpu
-from wellfed.pipeline.decode.cpu import decode_into, image_size_of
+from wellfed.pipeline.decode.cpu import decode_into, image_frame
 from wellfed.pipeline.decode.reference import decode_rgb
 from wellfed.pipeline.errors import SampleRejectedError
+
+
+def shown_size(data: bytes) -> tuple[int, int]:
+    width, height, orientation = image_frame(data)
+    return (height, width) if orientation >= 5 else (width, height)
 
 
 def expected(data: bytes, box: tuple[int, int, int, int], flip: bool, size: int) -> np.ndarray:
@@ -60,14 +65,14 @@ def test_the_box_lies_in_the_oriented_frame(encode: Callable[..., bytes], orient
     data = encode("JPEG", orientation=orientation, quality=95)
     box = (3, 7, 30, 40) if orientation >= 5 else (7, 3, 40, 30)
 
-    assert image_size_of(data) == ((48, 64) if orientation >= 5 else (64, 48))
+    assert shown_size(data) == ((48, 64) if orientation >= 5 else (64, 48))
     assert difference(decoded(data, box, True, 24), expected(data, box, True, 24)) <= 0.5
 
 
 def test_an_orientation_that_only_xmp_states_is_applied(encode: Callable[..., bytes]) -> None:
     data = encode("JPEG", xmp=b'<rdf:Description tiff:Orientation="6"/>')
 
-    assert image_size_of(data) == (48, 64)
+    assert shown_size(data) == (48, 64)
     assert difference(decoded(data, (0, 0, 48, 64), False, 16), expected(data, (0, 0, 48, 64), False, 16)) <= 0.5
 
 
@@ -107,7 +112,7 @@ def test_every_cut_of_a_jpeg_ends_in_pixels_or_a_rejection(encode: Callable[...,
 
     outcomes: set[object] = set()
     for length in range(0, len(data), 13):
-        for attempt in (lambda cut: decoded(cut, (0, 0, 48, 64), False, 8).shape, image_size_of):
+        for attempt in (lambda cut: decoded(cut, (0, 0, 48, 64), False, 8).shape, shown_size):
             try:
                 outcomes.add(attempt(data[:length]))
             except SampleRejectedError:
@@ -140,14 +145,14 @@ def test_ordinary_jpegs_do_not_take_the_slow_path(
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "TIFF", "WEBP", "GIF"])
 def test_the_size_comes_from_the_header(encode: Callable[..., bytes], form: str) -> None:
-    assert image_size_of(encode(form, "P" if form == "GIF" else "RGB")) == (64, 48)
+    assert shown_size(encode(form, "P" if form == "GIF" else "RGB")) == (64, 48)
 
 
 def test_padding_before_a_marker_and_a_comment_are_stepped_over(encode: Callable[..., bytes]) -> None:
     data = encode("JPEG")
     odd = data[:2] + b"\xff\xff\xff\xfe\x00\x06\xff\xc0ab" + data[2:]
 
-    assert image_size_of(odd) == (64, 48)
+    assert shown_size(odd) == (64, 48)
     assert np.array_equal(decoded(odd, (0, 0, 64, 48), False, 16), decoded(data, (0, 0, 64, 48), False, 16))
 
 
@@ -156,7 +161,7 @@ def test_real_photographs_stay_within_the_published_tolerance(shared_data: Path)
     differences = []
     for path in files:
         data = path.read_bytes()
-        width, height = image_size_of(data)
+        width, height = shown_size(data)
         box = (width // 5, height // 6, width // 2, height // 2)
         differences.append(difference(decoded(data, box, True, 224), expected(data, box, True, 224)))
 

@@ -51,13 +51,13 @@ def test_decoding_threads_use_one_core_each_and_leave_the_callers_setting_alone(
     decoder: BatchDecoder, make_config: Callable[..., LoaderConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []
-    decode_into = batch_module.decode_into
+    decode_chunk = batch_module.decode_chunk
 
-    def noted(*args: Any) -> None:
+    def noted(*args: Any) -> dict[int, str]:
         seen.append(torch.get_num_threads())
-        decode_into(*args)
+        return decode_chunk(*args)
 
-    monkeypatch.setattr(batch_module, "decode_into", noted)
+    monkeypatch.setattr(batch_module, "decode_chunk", noted)
     before = torch.get_num_threads()
     torch.set_num_threads(5)
     backend = ThreadsBackend(decoder, make_config(num_workers=3))
@@ -72,7 +72,7 @@ def test_decoding_threads_use_one_core_each_and_leave_the_callers_setting_alone(
     finally:
         backend.close()
         torch.set_num_threads(before)
-    assert seen == [1] * 5
+    assert set(seen) == {1}
 
 
 def test_threads_take_a_bounded_number_of_batches_ahead(
@@ -135,7 +135,7 @@ def test_a_batch_that_takes_longer_than_the_timeout_is_an_error(
     decoder: BatchDecoder, make_config: Callable[..., LoaderConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = threading.Event()
-    monkeypatch.setattr(batch_module, "decode_into", lambda *args: answer.wait(60))
+    monkeypatch.setattr(batch_module, "decode_chunk", lambda *args: answer.wait(60))
     backend = ThreadsBackend(decoder, make_config(num_workers=1, timeout=0.05))
     stream = backend.run(tasks([0]))
     try:

@@ -153,6 +153,7 @@ def test_arguments_that_do_not_go_together_are_refused(open_loader: Any, given: 
         ({"tail": "keep"}, "tail must be one of"),
         ({"drop_last": 1.5}, "drop_last must be true or false"),
         ({"fields": "image"}, r"Write fields=\('image',\)"),
+        ({"fields": 5}, "fields is a sequence of names; got 5"),
         ({"fields": ("pixels",)}, "each of fields must be one of"),
         ({"rank": 2, "world_size": 2}, "rank must be between 0 and 1; got 2"),
         ({"shuffle": "yes"}, "shuffle must be true or false"),
@@ -169,7 +170,7 @@ def test_an_argument_given_twice_is_refused(image_folder: Path) -> None:
         DataLoader(image_folder, 4, batch_size=4)
 
 
-@pytest.mark.parametrize("source", [5, None, len])
+@pytest.mark.parametrize("source", [5, None, len, b"photos", bytearray(b"photos")])
 def test_what_is_no_source_is_refused(source: Any) -> None:
     with pytest.raises(UsageError, match="a source is the path of a stored dataset"):
         DataLoader(source)

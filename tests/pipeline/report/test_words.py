@@ -50,6 +50,12 @@ def test_the_three_lines_run_as_python(report: dict[str, Any]) -> None:
     compile("\n".join(lines), "lines", "exec")
 
 
+def test_the_three_lines_load_at_the_size_that_was_tuned(report: dict[str, Any]) -> None:
+    report["tuned"]["step"]["image_size"] = 160
+
+    assert python_lines(report)[1].endswith('augment="train", image_size=160)')
+
+
 @pytest.mark.parametrize("name", ['a"b', "a'b", "back\\slash", "new\nline", "tab\t", "größe", '"); import os; ("'])
 def test_a_path_is_always_one_python_literal(report: dict[str, Any], name: str) -> None:
     report["request"]["data"] = name

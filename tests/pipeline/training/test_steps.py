@@ -142,6 +142,20 @@ def test_errors_of_the_users_code_are_step_errors_with_the_cause(module: Any) ->
         build(f"{builds}:nothing")
 
 
+def test_a_users_script_that_exits_ends_in_an_error_not_in_its_exit_code(module: Any) -> None:
+    script = module("import sys\nsys.exit(3)\n")
+    builds = module("def build():\n    raise SystemExit(4)\n")
+    steps = module("def build():\n    def step(images, labels):\n        raise SystemExit(5)\n    return step\n")
+
+    with pytest.raises(StepError, match=r"got SystemExit: 3\. .*if __name__ == '__main__':"):
+        build(f"{script}:build")
+    with pytest.raises(StepError, match=r"building .* raised; got SystemExit: 4"):
+        build(f"{builds}:build")
+    step = build(f"{steps}:build")
+    with pytest.raises(StepError, match=r"at call 1; got SystemExit: 5"):
+        step(*BATCH)
+
+
 def test_a_function_that_needs_more_is_refused(module: Any) -> None:
     name = module("def build(device, depth):\n    pass\ndef strict(device, /):\n    pass\n")
 

@@ -1,0 +1,76 @@
+"""Decode a chunk of a batch: by the C extension in one call without the GIL, where it is built."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import ModuleType
+
+import numpy as np
+import torch
+
+from ..errors import SampleRejectedError
+from .cpu import decode_into
+
+__all__ = ["decode_chunk", "native_state"]
+
+_native: ModuleType | None
+try:
+    from . import _jpeg as _native
+except ImportError as error:
+    # Not built (no compiler, no libjpeg headers) or libjpeg is missing: `doctor` shows the reason.
+    _native, _native_error = None, str(error)
+else:
+    _native_error = ""
+
+
+def native_state() -> str:
+    """What `doctor` says of the C extension."""
+    if _native is None:
+        return (
+            f"not built ({_native_error}): images decode by torchvision, slower. Install gcc and libjpeg's headers "
+            "(Debian: libjpeg62-turbo-dev), then `pip install --force-reinstall --no-deps wellfed`"
+        )
+    return f"available, {_native.KERNELS} kernels"
+
+
+def decode_chunk(
+    encoded: Sequence[bytes], boxes: np.ndarray, orientations: np.ndarray, flips: np.ndarray, out: torch.Tensor
+) -> dict[int, str]:
+    """Decode, crop, resize (bilinear, antialiased) and flip n images into `out`.
+
+    JPEGs go through the C extension; whatever it does not decode, and everything where it is not built, through
+    `decode_into`, which has the last word.
+
+    Args:
+        encoded: n encoded images.
+        boxes: int32 of shape (n, 4): x, y, width, height in the EXIF-oriented frame, pixels.
+        orientations: uint8 of shape (n,): EXIF 1..8.
+        flips: bool of shape (n,): mirror left and right after the crop.
+        out: uint8 of shape (n, 3, S, S) on the CPU, in channels-last memory.
+
+    Returns:
+        The places that do not decode, with the reason.
+    """
+    waiting: Sequence[int] = range(len(encoded))
+    pixels = out.permute(0, 2, 3, 1)
+    if _native is not None and pixels.is_contiguous():
+        status = np.full(len(encoded), -1, dtype=np.int32)
+        _native.decode(
+            encoded,
+            np.ascontiguousarray(boxes, dtype=np.int32),
+            np.ascontiguousarray(orientations, dtype=np.uint8),
+            np.ascontiguousarray(flips, dtype=np.uint8),
+            pixels.numpy(),
+            out.shape[2],
+            False,
+            False,
+            status,
+        )
+        waiting = np.flatnonzero(status).tolist()
+    failures: dict[int, str] = {}
+    for place in waiting:
+        try:
+            decode_into(encoded[place], boxes[place].tolist(), bool(flips[place]), out[place])
+        except SampleRejectedError as error:
+            failures[place] = str(error)
+    return failures

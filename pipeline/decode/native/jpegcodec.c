@@ -1,0 +1,251 @@
+#include "jpegcodec.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jpeglib.h>
+#include <jerror.h>
+
+#define MAX_PIXELS 178956970 /* Pillow's limit for a decompression bomb; larger pictures are the reference path's to judge */
+#define MAX_SCANS 500 /* a file with more is made to waste time (libjpeg-turbo's own advice for untrusted input) */
+
+typedef struct {
+    struct jpeg_error_mgr base;
+    jmp_buf escape;
+    int data_ended;
+    char message[JMSG_LENGTH_MAX];
+} error_state;
+
+static void on_error(j_common_ptr info) {
+    error_state *state = (error_state *)info->err;
+    info->err->format_message(info, state->message);
+    longjmp(state->escape, 1);
+}
+
+static void on_message(j_common_ptr info, int level) {
+    error_state *state = (error_state *)info->err;
+    if (level >= 0) return; /* trace */
+    info->err->num_warnings++;
+    /* Data that ends early decodes to grey without an error: the one warning that means a lost picture. */
+    if (info->err->msg_code == JWRN_JPEG_EOF) {
+        state->data_ended = 1;
+        info->err->format_message(info, state->message);
+    }
+}
+
+static void on_progress(j_common_ptr info) {
+    j_decompress_ptr d = (j_decompress_ptr)info;
+    if (info->is_decompressor && d->input_scan_number > MAX_SCANS) {
+        error_state *state = (error_state *)info->err;
+        snprintf(state->message, sizeof state->message, "more than %d scans", MAX_SCANS);
+        longjmp(state->escape, 1);
+    }
+}
+
+static void errors_init(error_state *state) {
+    jpeg_std_error(&state->base);
+    state->base.error_exit = on_error;
+    state->base.emit_message = on_message;
+    state->data_ended = 0;
+    state->message[0] = 0;
+}
+
+struct wf_decoder {
+    struct jpeg_decompress_struct jpeg;
+    struct jpeg_progress_mgr progress;
+    error_state errors;
+    wf_kernels kernels;
+    wf_taps across, down;
+    uint8_t *row, *ring;
+    size_t row_capacity, ring_capacity;
+    const uint8_t **window;
+    size_t window_capacity;
+    uint8_t *turned; /* size * size * 3, for orientations that swap axes */
+    size_t turned_capacity;
+};
+
+wf_decoder *wf_decoder_new(wf_kernels kernels) {
+    wf_decoder *d = calloc(1, sizeof *d);
+    if (!d) return NULL;
+    errors_init(&d->errors);
+    d->jpeg.err = &d->errors.base;
+    if (setjmp(d->errors.escape)) {
+        free(d);
+        return NULL;
+    }
+    jpeg_create_decompress(&d->jpeg);
+    d->progress.progress_monitor = on_progress;
+    d->jpeg.progress = &d->progress;
+    d->kernels = kernels;
+    return d;
+}
+
+void wf_decoder_free(wf_decoder *d) {
+    if (!d) return;
+    jpeg_destroy_decompress(&d->jpeg);
+    wf_taps_free(&d->across);
+    wf_taps_free(&d->down);
+    free(d->row), free(d->ring), free(d->window), free(d->turned);
+    free(d);
+}
+
+const char *wf_decoder_message(const wf_decoder *d) { return d->errors.message; }
+
+static int reserve(void *pointer, size_t *capacity, size_t need) {
+    void **p = pointer;
+    if (*capacity >= need) return 0;
+    free(*p);
+    *p = malloc(need);
+    *capacity = *p ? need : 0;
+    return *p ? 0 : -1;
+}
+
+/* Header of a picture that this path can decode to R G B X. Runs under the caller's setjmp. */
+static int begin(wf_decoder *d, const uint8_t *data, size_t length) {
+    struct jpeg_decompress_struct *j = &d->jpeg;
+    d->errors.base.num_warnings = 0;
+    d->errors.data_ended = 0;
+    d->errors.message[0] = 0;
+    jpeg_mem_src(j, data, length);
+    jpeg_read_header(j, TRUE);
+    if (j->num_components != 1 && j->num_components != 3) return WF_UNSUPPORTED;
+    if ((uint64_t)j->image_width * j->image_height > MAX_PIXELS) return WF_UNSUPPORTED;
+    j->out_color_space = JCS_EXT_RGBX;
+    j->dct_method = JDCT_ISLOW; /* what Pillow, torchvision and DALI's default use: bit-equal pixels */
+    j->do_fancy_upsampling = TRUE;
+    return WF_OK;
+}
+
+/* A box in the frame that the orientation shows, in the frame as stored. */
+static void unrotate(int orientation, int stored_width, int stored_height, const int32_t in[4], int32_t out[4]) {
+    int x = in[0], y = in[1], w = in[2], h = in[3];
+    int shown_width = orientation >= 5 ? stored_height : stored_width, shown_height = orientation >= 5 ? stored_width : stored_height;
+    int mx = shown_width - x - w, my = shown_height - y - h;
+    switch (orientation) {
+    case 2: out[0] = mx, out[1] = y, out[2] = w, out[3] = h; break;
+    case 3: out[0] = mx, out[1] = my, out[2] = w, out[3] = h; break;
+    case 4: out[0] = x, out[1] = my, out[2] = w, out[3] = h; break;
+    case 5: out[0] = y, out[1] = x, out[2] = h, out[3] = w; break;
+    case 6: out[0] = y, out[1] = mx, out[2] = h, out[3] = w; break;
+    case 7: out[0] = my, out[1] = mx, out[2] = h, out[3] = w; break;
+    case 8: out[0] = my, out[1] = x, out[2] = h, out[3] = w; break;
+    default: out[0] = x, out[1] = y, out[2] = w, out[3] = h;
+    }
+}
+
+static void transpose(const uint8_t *in, uint8_t *out, int width, int height) {
+    for (int y = 0; y < height; y++)
+        for (int x = 0; x < width; x++) memcpy(out + ((size_t)x * height + y) * 3, in + ((size_t)y * width + x) * 3, 3);
+}
+
+int wf_decode(wf_decoder *d, const uint8_t *data, size_t length, const int32_t box[4], int orientation, int flip, int out_width,
+              int out_height, int dct_scaling, uint8_t *out) {
+    struct jpeg_decompress_struct *j = &d->jpeg;
+    if (setjmp(d->errors.escape)) {
+        jpeg_abort_decompress(j);
+        return WF_CORRUPT;
+    }
+    int status = begin(d, data, length);
+    if (status) {
+        jpeg_abort_decompress(j);
+        return status;
+    }
+    if (orientation < 1 || orientation > 8) orientation = 1;
+    int swap = orientation >= 5;
+    int cols = swap ? out_height : out_width, lines = swap ? out_width : out_height; /* of the output, as stored */
+    int32_t b[4];
+    unrotate(orientation, (int)j->image_width, (int)j->image_height, box, b);
+    if (b[0] < 0 || b[1] < 0 || b[2] < 1 || b[3] < 1 || (int64_t)b[0] + b[2] > j->image_width || (int64_t)b[1] + b[3] > j->image_height) {
+        jpeg_abort_decompress(j);
+        return WF_BAD_BOX;
+    }
+    int scale = 1;
+    if (dct_scaling)
+        while (scale < 8 && b[2] >= 2 * scale * cols && b[3] >= 2 * scale * lines) scale *= 2;
+    j->scale_num = 1;
+    j->scale_denom = (unsigned)scale;
+    jpeg_start_decompress(j);
+
+    int width = (int)j->output_width, height = (int)j->output_height;
+    double x0 = (double)b[0] / scale, y0 = (double)b[1] / scale, w = (double)b[2] / scale, h = (double)b[3] / scale;
+    int left = (int)floor(x0), right = (int)ceil(x0 + w), top = (int)floor(y0), bottom = (int)ceil(y0 + h);
+    if (right > width) right = width;
+    if (bottom > height) bottom = height;
+    /* Fancy upsampling reads a neighbour on each side: one column more keeps the crop's edges bit-exact. */
+    JDIMENSION offset = (JDIMENSION)(left > 0 ? left - 1 : 0);
+    JDIMENSION columns = (JDIMENSION)((right < width ? right + 1 : width)) - offset;
+    if (columns < (JDIMENSION)width) jpeg_crop_scanline(j, &offset, &columns);
+    else offset = 0;
+
+    /* The shown picture is the stored one, transposed for 5..8, then mirrored; the caller's flip mirrors it once more.
+       Mirrors cost nothing: they reverse the taps of an axis. */
+    static const uint8_t mirror_x[9] = {0, 0, 1, 1, 0, 0, 1, 1, 0}; /* of the shown picture, after transposing */
+    static const uint8_t mirror_y[9] = {0, 0, 0, 1, 1, 0, 0, 1, 1};
+    int shown_x = mirror_x[orientation] ^ (flip != 0), shown_y = mirror_y[orientation];
+    int reverse_across = swap ? shown_y : shown_x, reverse_down = swap ? shown_x : shown_y;
+    if (wf_taps_make(&d->across, x0 - offset, w, left - (int)offset, right - (int)offset, cols, reverse_across) ||
+        wf_taps_make(&d->down, y0, h, top, bottom, lines, 0) ||
+        reserve(&d->row, &d->row_capacity, (size_t)j->output_width * 4 + 64) ||
+        reserve(&d->window, &d->window_capacity, (size_t)d->down.width * sizeof *d->window) ||
+        (swap && reserve(&d->turned, &d->turned_capacity, (size_t)cols * lines * 3))) {
+        jpeg_abort_decompress(j);
+        return WF_MEMORY;
+    }
+    size_t line = (size_t)cols * 3, stride = (line + 4 + 31) & ~(size_t)31;
+    int slots = d->down.width;
+    if (reserve(&d->ring, &d->ring_capacity, stride * (size_t)slots)) {
+        jpeg_abort_decompress(j);
+        return WF_MEMORY;
+    }
+    memset(d->row + (size_t)j->output_width * 4, 0, 64);
+    uint8_t *target = swap ? d->turned : out;
+    if (top) jpeg_skip_scanlines(j, (JDIMENSION)top);
+    int done = 0;
+    for (int y = top; y < bottom && done < lines; y++) {
+        JSAMPROW rows[1] = {d->row};
+        jpeg_read_scanlines(j, rows, 1);
+        /* A row that no further output needs is not filtered. */
+        if (y < d->down.first[done]) continue;
+        d->kernels.horizontal(&d->across, d->row, d->ring + stride * (size_t)(y % slots));
+        while (done < lines && d->down.first[done] + d->down.count[done] <= y + 1) {
+            int first = d->down.first[done], count = d->down.count[done];
+            for (int i = 0; i < count; i++) d->window[i] = d->ring + stride * (size_t)((first + i) % slots);
+            int to = reverse_down ? lines - 1 - done : done;
+            d->kernels.vertical(d->window, d->down.weights + (size_t)done * d->down.width, count, target + (size_t)to * line, line);
+            done++;
+        }
+    }
+    int ended = d->errors.data_ended;
+    jpeg_abort_decompress(j);
+    if (ended || done < lines) return WF_CORRUPT;
+    if (swap) transpose(d->turned, out, cols, lines);
+    return WF_OK;
+}
+
+int wf_check(wf_decoder *d, const uint8_t *data, size_t length, int *width, int *height, long *warnings) {
+    struct jpeg_decompress_struct *j = &d->jpeg;
+    if (setjmp(d->errors.escape)) {
+        jpeg_abort_decompress(j);
+        return WF_CORRUPT;
+    }
+    int status = begin(d, data, length);
+    *width = (int)j->image_width, *height = (int)j->image_height;
+    if (status) {
+        jpeg_abort_decompress(j);
+        return status;
+    }
+    j->out_color_space = j->jpeg_color_space; /* no conversion: the check wants the entropy decoder's word */
+    jpeg_start_decompress(j);
+    if (reserve(&d->row, &d->row_capacity, (size_t)j->output_width * 4 + 64)) {
+        jpeg_abort_decompress(j);
+        return WF_MEMORY;
+    }
+    JSAMPROW rows[1] = {d->row};
+    while (j->output_scanline < j->output_height) jpeg_read_scanlines(j, rows, 1);
+    jpeg_finish_decompress(j);
+    *warnings = d->errors.base.num_warnings;
+    return d->errors.data_ended ? WF_CORRUPT : WF_OK;
+}

@@ -1,0 +1,34 @@
+/* JPEG in memory, on libjpeg-turbo: crop-first decoding, full checks and lossless rewriting. No Python here. */
+#ifndef WELLFED_JPEGCODEC_H
+#define WELLFED_JPEGCODEC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "resample.h"
+
+enum {
+    WF_OK = 0,
+    WF_UNSUPPORTED = 1, /* not a JPEG this path decodes (CMYK, YCCK, 12-bit, lossless): the reference path takes it */
+    WF_CORRUPT = 2,     /* libjpeg gave up, or data ended before the picture did */
+    WF_MEMORY = 3,
+    WF_BAD_BOX = 4      /* the crop box does not lie inside the picture */
+};
+
+typedef struct wf_decoder wf_decoder; /* reusable; one thread at a time */
+
+wf_decoder *wf_decoder_new(wf_kernels kernels);
+void wf_decoder_free(wf_decoder *decoder);
+/* What libjpeg said about the last failure; empty when there was none. */
+const char *wf_decoder_message(const wf_decoder *decoder);
+
+/* Decode the crop `box` (x, y, width, height, in the frame that EXIF `orientation` shows), resize it, flip it, and
+   write out_width * out_height * 3 bytes, row by row, R G B. dct_scaling: let libjpeg halve, quarter or eighth the
+   picture while it decodes where the crop stays at least as large as the target. */
+int wf_decode(wf_decoder *decoder, const uint8_t *data, size_t length, const int32_t box[4], int orientation, int flip,
+              int out_width, int out_height, int dct_scaling, uint8_t *out);
+
+/* Decode everything and throw it away. *warnings counts what libjpeg warned about without giving up. */
+int wf_check(wf_decoder *decoder, const uint8_t *data, size_t length, int *width, int *height, long *warnings);
+
+#endif

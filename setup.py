@@ -1,0 +1,30 @@
+"""The C extension; everything else about the package is in pyproject.toml.
+
+The extension is optional: without a compiler or libjpeg's headers the package installs without it, decodes by
+torchvision and Pillow, and `wellfed doctor` says so.
+"""
+
+import sys
+import sysconfig
+
+from setuptools import Extension, setup
+
+# The limited API holds the buffer protocol from 3.11 on, and free-threaded builds have no limited API.
+abi3 = sys.version_info >= (3, 11) and not sysconfig.get_config_var("Py_GIL_DISABLED")
+native = "pipeline/decode/native"
+
+setup(
+    ext_modules=[
+        Extension(
+            "wellfed.pipeline.decode._jpeg",
+            sources=[f"{native}/module.c", f"{native}/jpegcodec.c", f"{native}/resample.c"],
+            depends=[f"{native}/jpegcodec.h", f"{native}/resample.h"],
+            libraries=["jpeg", "m"],
+            extra_compile_args=["-O3", "-g0"],
+            define_macros=[("Py_LIMITED_API", "0x030B0000")] if abi3 else [],
+            py_limited_api=abi3,
+            optional=True,
+        )
+    ],
+    options={"bdist_wheel": {"py_limited_api": "cp311"}} if abi3 else {},
+)

@@ -252,7 +252,7 @@ def _fields(fields: Any) -> tuple[str, ...] | None:
         return None
     if isinstance(fields, str) or not isinstance(fields, Iterable):
         raise ConfigError(
-            "fields is a sequence of names", got=fields, remedy="Write for example fields=('image',) for a single one."
+            "fields is a sequence of names", got=fields, remedy="Write fields=('image',) for the image alone."
         )
     return tuple(fields)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 _RATES_SHARE = 0.5
-_ROUND_OVERHEAD = 1.7  # warm-up, settling and the ceiling, over the window itself
+_ROUND_OVERHEAD = 3.0  # warm-up, refilled queues and the ceiling, with the window itself
 
 
 @dataclass(frozen=True)

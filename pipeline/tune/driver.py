@@ -198,10 +198,14 @@ class Driver:
 
     def _search(self) -> None:
         request, result = self.request, self.result
-        search = Search(self._trials(), rounds=request.rounds, seed=request.seed)
-        result.records = search.records
-        self._run_rounds(search)
-        winner = self._choose(search)
+        winner, sizes = None, None
+        while winner is None and sizes != result.memory.sizes:
+            # Again where probing ruled out every batch size that was tried, with those that are left.
+            sizes = result.memory.sizes
+            search = Search(self._trials(), rounds=request.rounds, seed=request.seed)
+            result.records = search.records
+            self._run_rounds(search)
+            winner = self._choose(search)
         while (
             winner is not None
             and search.rounds < _MOST_ROUNDS

@@ -86,6 +86,10 @@ class Rates:
         ]
 
 
+_LEAST_GAIN = 0.6
+"""Of the workers' number: threads under the GIL reached 0.3 on 16 cores, everything else seen so far 0.8 or more."""
+
+
 def measure_ceilings(
     rig: Rig,
     memory: MemoryPlan,
@@ -133,10 +137,10 @@ def measure_loaders(
     pin_memory: bool,
     stop: Callable[[], bool],
 ) -> None:
-    """Each backend alone with all cores' workers, then with one, and once more, as far as memory and time allow.
+    """Each backend alone with all cores' workers, then with one, as far as memory and time allow.
 
-    Twice, because whatever else runs on the machine for a second would otherwise make many workers look slower than
-    one.
+    A backend that seems to gain little from workers is measured once more: whatever else ran on the machine for that
+    second may have been the reason.
     """
     points: list[LoaderSettings] = []
     for workers in sorted({1, limits.cores}, reverse=True):
@@ -154,8 +158,17 @@ def measure_loaders(
                 )
             if settings not in points and fits(settings, limits, image_size):
                 points.append(settings)
-    for settings in [*points, *points]:
-        if stop() and rates.loaders:
-            return
-        key = (settings.backend, settings.num_workers, batch_size)
-        rates.loaders.setdefault(key, []).append(rig.loader_alone(settings, seconds))
+
+    def measure(settings: LoaderSettings) -> None:
+        if not (stop() and rates.loaders):
+            key = (settings.backend, settings.num_workers, batch_size)
+            rates.loaders.setdefault(key, []).append(rig.loader_alone(settings, seconds))
+
+    for settings in points:
+        measure(settings)
+    for name, curve in rates.curves(limits.cores).items():
+        again = [settings for settings in points if settings.backend == name]
+        most = max(settings.num_workers for settings in again)
+        if curve.rate(most) < _LEAST_GAIN * most * curve.rate(1):
+            for settings in again:
+                measure(settings)

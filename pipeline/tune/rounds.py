@@ -8,6 +8,8 @@ from .rates import Rates
 from .rig import OutOfDeviceMemoryError, Rig, Window
 from .search import Measurement, Search
 
+_WITHOUT_OPENING = 0.75
+
 
 def run_rounds(
     rig: Rig,
@@ -36,7 +38,7 @@ def run_rounds(
             return
         if number != search.round:
             if number >= 0:
-                _fit(search, began, rig.clock(), seconds, left())
+                _fit(search, rig.clock() - began, left())
                 if (trial := search.ask()) is None:
                     return
             number, ceilings, began = search.round, {}, rig.clock()
@@ -54,15 +56,15 @@ def run_rounds(
                 rig.drop(record.trial)
 
 
-def _fit(search: Search, began: float, ended: float, seconds: float, left: float) -> None:
+def _fit(search: Search, round_seconds: float, left: float) -> None:
     """Let the slowest candidates go where the rounds still to come would not fit."""
     live = [record for record in search.records if record.left is None]
     measured = sum(search.round - 1 in record.rounds for record in search.records)
     if not live or not measured:
         return
     # The first round also opens loaders, which later ones do not.
-    cost = min((ended - began) / measured, 3.5 * seconds)
+    cost = round_seconds / measured * (_WITHOUT_OPENING if search.round == 1 else 1)
     affordable = left / (cost * (search.rounds - search.round))
     fixed = sum(record.trial.role != "candidate" for record in live)
     if affordable < len(live):
-        search.keep_best(max(2, int(affordable) - fixed))
+        search.keep_best(max(1, int(affordable) - fixed))

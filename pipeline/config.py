@@ -220,8 +220,8 @@ class LoaderConfig(_Json):
         on_error: raise on a corrupt sample, or fill its place from the same batch and count it.
         rank, world_size: which part of each global batch is this process's.
         device: where batches arrive ("cpu", "cuda", "cuda:0").
-        multiprocessing_context: start method of worker processes; None chooses (spawn in a notebook or where
-            threads are running that fork would break, otherwise forkserver).
+        multiprocessing_context: start method of worker processes; None chooses (spawn in a notebook,
+            otherwise fork, torch's default on Linux).
         timeout: seconds to wait for a worker's batch before it is an error; 0 waits for ever.
     """
 

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import threading
 import types
 from collections.abc import Callable
@@ -198,12 +199,9 @@ def test_workers_start_by_the_method_asked_for(open_loader: Any, method: str) ->
     assert next(batches)["index"].tolist() == [0, 1, 2, 3]
 
 
-def test_workers_start_by_forkserver_or_by_spawn_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert start_method() == "forkserver"
-    with monkeypatch.context() as patched:
-        patched.setitem(__import__("sys").modules, "__main__", types.SimpleNamespace(__file__="<stdin>"))
-        assert start_method() == "fork"
-    monkeypatch.setitem(__import__("sys").modules, "ipykernel", types.ModuleType("ipykernel"))
+def test_workers_start_by_fork_or_by_spawn_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert start_method() == "fork"
+    monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
     assert start_method() == "spawn"
 
 

@@ -13,7 +13,7 @@ from ..decode.augment import crop_parameters, oriented_size
 from ..decode.chunk import decode_chunk
 from ..decode.cpu import image_frame
 from ..errors import CorruptSampleError, SampleRejectedError
-from ..formats.base import Source
+from ..formats import RepeatedSource, Source
 
 __all__ = ["BatchDecoder", "BatchTask", "HostBatch", "SampleFailure"]
 
@@ -202,6 +202,7 @@ class BatchDecoder:
             got=failure.reason,
             remedy=remedy,
             dataset=self.source.location,
-            index=row,
+            # The row of the stored dataset, not of a copy that measuring repeats it in.
+            index=row % len(self.source.source) if isinstance(self.source, RepeatedSource) else row,
             path=self.source.name(row),
         )

@@ -19,7 +19,7 @@ import torch
 
 from wellfed.pipeline.config import LoaderConfig
 from wellfed.pipeline.errors import CorruptSampleError, DamagedDatasetError, ResourceError, WorkerError
-from wellfed.pipeline.formats import open_source
+from wellfed.pipeline.formats import RepeatedSource, open_source
 from wellfed.pipeline.loader import batch as batch_module
 from wellfed.pipeline.loader import threads as threads_module
 from wellfed.pipeline.loader.backend import BACKENDS, InlineBackend, open_backend
@@ -213,3 +213,15 @@ def test_the_decoder_and_its_errors_travel_between_processes(decoder: BatchDecod
     error = CorruptSampleError("must decode", got="text", remedy="Mend.", dataset="d", index=3, path="a/b.jpg")
     copy = pickle.loads(pickle.dumps(error))
     assert (str(copy), copy.index, copy.path) == (str(error), 3, "a/b.jpg")
+
+
+def test_a_corrupt_sample_of_a_repeated_source_is_named_by_its_own_row(tmp_path: Path) -> None:
+    # given two files, the second of which is text, repeated three times
+    for name, content in (("a.jpg", b"text"), ("b.jpg", b"text too")):
+        (tmp_path / "class").mkdir(exist_ok=True)
+        (tmp_path / "class" / name).write_bytes(content)
+    repeated = RepeatedSource(open_source(tmp_path), 3)
+    decoder = BatchDecoder(source=repeated, seed=0, augment="eval", image_size=8, on_error="raise")
+    # when row 5 is asked for, then the error names row 1, which is b.jpg
+    with pytest.raises(CorruptSampleError, match=r"Sample 1 of .* originally 'class/b\.jpg'"):
+        decoder.decode(next(tasks([5])))

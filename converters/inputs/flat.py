@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Self
 
 from wellfed.pipeline.errors import UsageError
-from wellfed.pipeline.formats.scan import scan_files
+from wellfed.pipeline.formats.scan import walk_files
 
 from .base import InputOptions, Record
 from .folder import read_listed
@@ -35,21 +36,25 @@ class FlatInput(ListedInput):
         """
         rule = label_rule(options.label_regex)
         builder = ListingBuilder()
-        scan = scan_files(Path(location))
-        fits = 0
-        for entry in scan.entries:
+        skipped: Counter[str] = Counter()
+        first = None
+        for entry in walk_files(Path(location), skipped):
             label = label_of(rule, entry.path)
-            fits += label is not None
-            reason = entry.reason if entry.reason is not None or label is not None else "the label rule does not fit it"
+            reason = entry.reason
+            if reason is None and label is None:
+                reason = "the label rule does not fit the path"
             builder.add(entry.path, label=label, size=entry.size, stamp=entry.mtime_ns, reason=reason)
-        if not fits:
-            first = os.fsdecode(builder.first_name) if len(builder) else "no file"
+            first = entry.path if first is None else first
+        listing = builder.finish(options.classes, skipped=skipped)
+        if first is None:
+            raise UsageError("the folder must hold images", got=f"{location}, without files", remedy="Check the path.")
+        if not listing.class_names:
             raise UsageError(
                 f"the label rule {rule.pattern!r} must fit the paths relative to the folder",
-                got=f"{len(builder)} files, none of which it fits; the first is {first!r}",
+                got=f"{len(listing)} files, and it fits none; the first is {os.fsdecode(first)!r}",
                 remedy="Its group named label, or else group 1, is the class; it may match anywhere in the path.",
             )
-        return cls(location, builder.finish(options.classes, skipped=scan.skipped))
+        return cls(location, listing)
 
     def read(self, row: int) -> Record:
         """The file's bytes.

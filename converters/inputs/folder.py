@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Self
 
 from wellfed.pipeline.errors import SampleRejectedError
-from wellfed.pipeline.formats.scan import FolderScan, scan_folder
+from wellfed.pipeline.formats.scan import FolderWalk
 
 from .base import InputOptions, Record
 from .listing import ListedInput, ListingBuilder
@@ -28,15 +28,18 @@ class FolderInput(ListedInput):
     @classmethod
     def list(cls, location: str, options: InputOptions) -> Self:
         """Walk the folder. Raises UsageError where it is missing or holds nothing in class folders."""
-        scan = scan_folder(Path(location))
+        walk = FolderWalk(Path(location))
         builder = ListingBuilder()
-        for row in range(len(scan)):
-            label: int | str = int(scan.labels[row])
-            if options.classes is not None:
-                label = scan.class_names[label]
-            _add(builder, scan, row, label)
-        classes = options.classes if options.classes is not None else scan.class_names
-        return cls(location, builder.finish(classes, skipped=scan.skipped, notes=_without_empty(scan)))
+        for label, entry in walk.entries():
+            builder.add(
+                entry.path,
+                label=label if options.classes is None else walk.class_names[label],
+                size=entry.size,
+                stamp=entry.mtime_ns,
+                reason=entry.reason,
+            )
+        classes = walk.class_names if options.classes is None else options.classes
+        return cls(location, builder.finish(classes, skipped=walk.skipped))
 
     def read(self, row: int) -> Record:
         """The file's bytes.
@@ -47,21 +50,6 @@ class FolderInput(ListedInput):
         columns = self.listing.columns
         path = os.path.join(os.fsencode(self.location), self.name(row))
         return Record(read_listed(path, size=int(columns["size"][row]), mtime_ns=int(columns["stamp"][row])), {})
-
-
-def _add(builder: ListingBuilder, scan: FolderScan, row: int, label: int | str) -> None:
-    builder.add(
-        scan.name_bytes(row),
-        label=label,
-        size=int(scan.sizes[row]),
-        stamp=int(scan.mtimes_ns[row]),
-        reason=scan.reasons.get(row),
-    )
-
-
-def _without_empty(scan: FolderScan) -> dict[str, int]:
-    # The listing counts empty classes itself, among the given ones too.
-    return {note: count for note, count in scan.notes.items() if note != "empty_class"}
 
 
 def read_listed(path: bytes, *, size: int, mtime_ns: int) -> bytes:

@@ -38,6 +38,9 @@ class Kind(NamedTuple):
 
 
 REGISTRY = (
+    Kind("tar", "tar", "TarInput"),
+    Kind("zip", "zip", "ZipInput"),
+    Kind("lmdb", "lmdb_foreign", "LmdbInput"),
     Kind("flat", "flat", "FlatInput"),
     Kind("folder", "folder", "FolderInput"),
 )

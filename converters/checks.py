@@ -53,7 +53,7 @@ def check_dataset(
     problems = [*_check_listing(directory, manifest), *_check_files(directory, manifest)]
     checked = 0
     try:
-        index = open_index(directory / INDEX_NAME, fields=manifest.fields, samples=manifest.samples)
+        index = open_index(directory / INDEX_NAME, fields=tuple(manifest.members), samples=manifest.samples)
         open_names(directory, manifest.samples)
     except DamagedDatasetError as error:
         problems.append(Problem(file=INDEX_NAME, key=None, what=f"{_words(error)} (its samples were not compared)"))
@@ -144,7 +144,7 @@ def _check_side_indexes(directory: Path, manifest: Manifest, index: np.ndarray) 
             lines = (directory / name).read_bytes().split(b"\n")
         except FileNotFoundError:
             continue  # reported by the listing
-        expected = dali_index(rows).split(b"\n")
+        expected = dali_index(rows, manifest.members).split(b"\n")
         if lines[0] != expected[0]:
             what = f"its first line must be {expected[0].decode()!r}; got {lines[0].decode('ascii', 'replace')!r}"
             yield Problem(file=name, key=None, what=what)

@@ -59,7 +59,7 @@ def check_shard(task: ShardCheck, *, report: Callable[[Any], None]) -> list[Prob
     """All that is wrong with these rows; reports (rows done, problems)."""
     directory = Path(task.directory)
     manifest = Manifest.load(directory)
-    index = open_index(directory / INDEX_NAME, fields=manifest.fields, samples=manifest.samples)
+    index = open_index(directory / INDEX_NAME, fields=tuple(manifest.members), samples=manifest.samples)
     shard = manifest.shards[task.shard]
     dataset = _Dataset(manifest, open_names(directory, manifest.samples), shard.name, task.deep)
     path = directory / shard.name
@@ -83,10 +83,10 @@ def check_shard(task: ShardCheck, *, report: Callable[[Any], None]) -> list[Prob
     return problems
 
 
-def _members(row: np.void) -> dict[str, str]:
+def _members(row: np.void, manifest: Manifest) -> dict[str, str]:
     """Field to its name in the shard."""
-    extensions = {"image": row["ext"].decode("ascii", "replace"), "class": "cls", "json": "json"}
-    return {field: f"{int(row['key']):010d}.{extension}" for field, extension in extensions.items()}
+    image = row["ext"].decode("ascii", "replace")
+    return {field: f"{int(row['key']):010d}.{extension or image}" for field, extension in manifest.members.items()}
 
 
 def _check_tar(
@@ -103,7 +103,7 @@ def _check_tar(
         for done, row_number in enumerate(range(task.start, task.stop), 1):
             row = index[row_number]
             problems, values = [], {}
-            for field, name in _members(row).items():
+            for field, name in _members(row, dataset.manifest).items():
                 place = int(row[f"offset_{field}"]), int(row[f"size_{field}"])
                 member = found.pop(name, None)
                 if member != place:
@@ -134,8 +134,9 @@ def _check_lmdb(
         return
     with environment:
         entries = environment.stat()["entries"]
-        if task.first and entries != len(dataset.manifest.fields) * dataset.manifest.samples:
-            what = f"{entries} entries, where the manifest says {dataset.manifest.samples} samples of 3 fields"
+        if task.first and entries != len(dataset.manifest.members) * dataset.manifest.samples:
+            samples, members = dataset.manifest.samples, len(dataset.manifest.members)
+            what = f"{entries} entries, where the manifest says {samples} samples of {members} fields"
             yield 0, [dataset.problem(None, what)]
         try:
             with environment.begin() as transaction, transaction.cursor() as cursor:
@@ -154,7 +155,7 @@ def _walk(
         last = b"\xff"
     for done, row_number in enumerate(range(task.start, task.stop), 1):
         row = index[row_number]
-        names = _members(row)
+        names = _members(row, dataset.manifest)
         values: dict[str, bytes] = {}
         problems = []
         for field, name in sorted(names.items(), key=lambda item: item[1]):
@@ -189,8 +190,10 @@ def _check_sample(dataset: _Dataset, row: np.void, row_number: int, values: Mapp
             what = _wrong_class(value, int(row["label"]))
         elif field == "json":
             what = _wrong_json(value, dataset, int(row["label"]), row_number)
-        else:
+        elif field == "image":
             what = _wrong_image(value, row) if dataset.deep else None
+        else:
+            what = None
         if what:
             problems.append(dataset.problem(key, what))
     return problems

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple
+from types import ModuleType
+from typing import Any, NamedTuple
 
 from wellfed.pipeline.errors import UsageError
 
@@ -38,6 +39,7 @@ class Kind(NamedTuple):
 
 
 REGISTRY = (
+    Kind("stored", "stored", "StoredInput"),
     Kind("tar", "tar", "TarInput"),
     Kind("zip", "zip", "ZipInput"),
     Kind("lmdb", "lmdb_foreign", "LmdbInput"),
@@ -79,9 +81,9 @@ def _detect(location: str, options: InputOptions) -> Kind:
     return found
 
 
-def _module_of(kind: Kind):
+def _module_of(kind: Kind) -> ModuleType:
     return import_module(f".{kind.module}", __name__)
 
 
-def _class_of(kind: Kind):
+def _class_of(kind: Kind) -> Any:
     return getattr(_module_of(kind), kind.class_name)

@@ -175,8 +175,11 @@ class ListingBuilder:
     """
 
     def __init__(self, directory: Path | None = None) -> None:
-        self._keeper = None if directory is not None else tempfile.TemporaryDirectory(prefix="wellfed-listing-")
-        self._directory = Path(directory if self._keeper is None else self._keeper.name)
+        self._keeper: tempfile.TemporaryDirectory[str] | None = None
+        if directory is None:
+            self._keeper = tempfile.TemporaryDirectory(prefix="wellfed-listing-")
+            directory = Path(self._keeper.name)
+        self._directory = directory
         self._names = NamesWriter(self._directory)
         self._columns: dict[str, Column] = {}
         for name in ("label", "size", "stamp"):

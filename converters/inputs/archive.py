@@ -22,12 +22,13 @@ from .archive_rows import SampleRows
 from .base import Field, InputOptions, Record
 from .layout import LabelSource, Layout, is_left_out
 from .listing import ListedInput, Listing, ListingBuilder
-from .members import ArchiveCutError, Capture, Member, cut_error
+from .members import ArchiveCutError, Capture, Member, cut_error, shown
 from .membertable import MemberTable
 from .shards import expand
 
 CHANGED = "the archive must not change between planning and reading"
 _OPEN_FILES = 64
+_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,10 @@ class ArchiveInput(ListedInput):
                 notes=dict(counts.notes),
                 facts={
                     "archives": [list(asdict(each).values()) for each in found],
+                    "extensions": [layout.shown_ext(code) for code in layout.extras],
+                    "label_extension": layout.label_extension,
+                    "scattered": [shown(name) for name in table.first_names(table.scattered[:_SHOWN])],
+                    "scattered_samples": len(set(table.scattered)),
                     "keys": [field.name for field in layout.keys],
                 },
                 content=rows.content.hexdigest(),

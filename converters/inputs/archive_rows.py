@@ -93,6 +93,8 @@ class SampleRows:
                 self._place(places, by_ext[code], f"f{number}_")
             else:
                 lacking = lacking or f"the sample has no {field.name}"
+        if layout.label_code in by_ext:
+            self._place(places, by_ext[layout.label_code], "class_")
         if layout.keys:
             if layout.json_code in by_ext:
                 self._place(places, by_ext[layout.json_code], "json_")

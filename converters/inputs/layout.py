@@ -26,6 +26,8 @@ _TYPES: Mapping[bytes, FieldType] = {
     b"json": "json",
     b"npy": "array",
 }
+_NAMES = {b"txt": "text", b"npy": "array", b"json": "metadata", b"bin": "data"}
+_TAKEN = IMAGE_EXTS | {b"image", b"class", b"cls", *_NAMES}
 _COMPANIONS = frozenset((*_TYPES, b"cls", b"cls2", b"npz", b"pt", b"pth", b"bin", b"pyd", b"pickle", b"mp", b"xml"))
 
 LARGEST_LABEL = 1 << 12
@@ -108,6 +110,7 @@ class Layout:
         labels_from: "members", "regex" or "folders".
         fields: image, class, and what else each sample has.
         extras: extension code to its field, for fields that are members; keys: fields that are keys of the json member.
+        label_code, json_code: of the member that is the label, and of the json member; -1 for none.
         rare: extensions that fewer than half of the samples have: counted, not stored.
     """
 
@@ -140,6 +143,7 @@ class Layout:
         self.extras: dict[int, Field] = {}
         self.keys: list[Field] = []
         self.rare: frozenset[int] = frozenset()
+        self.label_code = -1
         if self.grouped:
             self._choose_fields(having, samples, options, where)
         self.fields = (
@@ -149,6 +153,11 @@ class Layout:
             *self.keys,
         )
         self.common = self._common_folder() if self.labels_from == "folders" else b""
+
+    @property
+    def label_extension(self) -> str | None:
+        """Of the member that is the label; None where labels come from elsewhere."""
+        return self.shown_ext(self.label_code) if self.label_code >= 0 else None
 
     def shown_ext(self, code: int) -> str:
         """An extension for messages."""
@@ -198,7 +207,9 @@ class Layout:
                 got=", ".join(names),
                 remedy="Choose among them with --column.",
             )
-        self.rare = frozenset(code for code in others - set(self.extras) if self._exts[code] != label)
+        self.label_code = codes.get(label, -1) if label else -1
+        in_json = self.keys or (self.labels_from == "members" and label not in (b"cls", *codes))
+        self.rare = frozenset(others - {*self.extras, self.label_code, *([self.json_code] if in_json else [])})
 
     def _common_folder(self) -> bytes:
         """The one folder that everything lies in, two deep or more, as `tar cf x.tar FOLDER` makes it; else nothing."""
@@ -251,5 +262,8 @@ def class_folder(path: bytes) -> str | None:
 
 
 def _field_name(ext: bytes) -> str:
-    name = re.sub(r"[^a-z0-9_]", "_", ext.decode("latin-1"))
-    return name if name[:1].isalpha() else f"x{name}"
+    """A name for an extension's field that no stored field or extension has."""
+    if ext in _NAMES:
+        return _NAMES[ext]
+    name = re.sub(r"[^a-z0-9_]", "_", ext.decode("latin-1"))[:40]
+    return name if name[:1].isalpha() and name.encode() not in _TAKEN else f"x_{name}"

@@ -86,7 +86,7 @@ def _one(part: str, endings: tuple[str, ...]) -> Iterator[Path]:
             patterns = braceexpand.braceexpand(part)
             for pattern in patterns:
                 yield from _matches(pattern)
-        except (ValueError, braceexpand.UnbalancedBracesError) as error:
+        except ValueError as error:
             raise UsageError(
                 "braces must be balanced", got=f"{part}: {error}", remedy="Write for example shard-{000..009}.tar."
             ) from error

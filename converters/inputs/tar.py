@@ -95,6 +95,10 @@ class TarInput(ArchiveInput):
                 yield member
             end.unpacked = stream.position
 
+    def read_at(self, archive: int, *, offset: int, size: int) -> bytes:
+        """Bytes of a member. Raises SampleRejectedError where the archive changed or cannot be read."""
+        return self._unpack(archive, {"offset": offset, "size": size})
+
     def _unpack(self, archive: int, place: Mapping[str, int]) -> bytes:
         listed = self._archives[archive]
         if listed.packing == "plain":

@@ -63,8 +63,9 @@ class TorchDatasetInput(ListedInput):
             "label": options.label_column,
         }
         fields = (*USUAL_FIELDS, *(Field(*each) for each in options.columns))
-        class_names = _class_names(dataset)
-        targets = _targets(dataset, length)
+        # `classes` names the labels that the dataset itself gives as such.
+        class_names = _class_names(dataset) if options.label_column is None else None
+        targets = _targets(dataset, length) if options.label_column is None else None
         builder = ListingBuilder()
         probed = set(range(0, length, max(1, length // _PROBED))) | {length - 1}
         seen = {row: _Seen(dataset, row, facts) for row in sorted(probed)}
@@ -115,7 +116,7 @@ class TorchDatasetInput(ListedInput):
     def _agrees(self, row: int, label: Any) -> bool:
         listed = int(self.labels[row])
         names = self.class_names
-        own = _class_names(self._dataset)
+        own = _class_names(self._dataset) if self.listing.facts["label"] is None else None
         if isinstance(label, int):
             if own is None or own == names:
                 return label == listed

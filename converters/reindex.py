@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import shutil
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -16,26 +15,23 @@ from typing import Any
 
 import numpy as np
 
-from wellfed.pipeline import __version__
 from wellfed.pipeline.errors import DamagedDatasetError, UsageError
-from wellfed.pipeline.formats import INDEX_NAME, Manifest, Shard, index_dtype
+from wellfed.pipeline.formats import INDEX_NAME, Manifest
 from wellfed.pipeline.formats.manifest import MANIFEST_NAME
-from wellfed.pipeline.formats.names import NAMES_BLOB, NAMES_OFFSETS, NamesWriter
+from wellfed.pipeline.formats.names import NAMES_BLOB, NAMES_OFFSETS
 from wellfed.pipeline.hardware import usable_cores
 
-from .files import IndexWriter, disk_errors, join_files, sha256_of, sync_folder, write_file
+from .files import disk_errors
 from .inputs.base import InputOptions
 from .inputs.shards import TAR_ENDINGS, compression, expand
 from .inputs.tar import TarInput
-from .outputs.webdataset import WIDS_NAME, index_name, wids_index
+from .outputs.webdataset import WIDS_NAME
 from .plan import CheckName
 from .pool import run_tasks
 from .progress import ProgressCallback, Tally
-from .reindex_task import IndexResult, IndexTask, idx_name, index_shard, rejects_name, rows_name
-from .rejects import REJECTS_NAME, first_reject
-
-IN_PLACE = "indexed_in_place"
-"""The manifest option that says that the shards are another tool's."""
+from .reindex_publish import StoredFields, publish
+from .reindex_task import IN_PLACE, IndexResult, IndexTask, index_shard
+from .rejects import REJECTS_NAME
 
 _WORK = ".wellfed-index"
 _SHOWN = 5
@@ -123,7 +119,7 @@ def index_shards(
         source.save(work)
         fields = _fields(source)
         results = _run(source, location, paths, work, fields, check, workers, progress)
-        manifest = _publish(source, paths, directory, work, fields, results, ours, check)
+        manifest = publish(source, paths, directory, work, fields, results, ours, check)
     return IndexingResult(
         directory=str(directory),
         stored=manifest.samples,
@@ -224,26 +220,7 @@ def _work_folder(directory: Path) -> Iterator[Path]:
         os.close(descriptor)
 
 
-@dataclass(frozen=True)
-class _Stored:
-    """Fields as the manifest lists them.
-
-    Attributes:
-        types: field to {"type", "ext"}.
-        places: field to the listing's columns for offset and size.
-        left_out: fields whose extension no manifest can hold.
-    """
-
-    types: Mapping[str, Mapping[str, str | None]]
-    places: Mapping[str, tuple[str, str]]
-    left_out: int
-
-    @property
-    def extensions(self) -> dict[str, str | None]:
-        return {field: each["ext"] for field, each in self.types.items()}
-
-
-def _fields(source: TarInput) -> _Stored:
+def _fields(source: TarInput) -> StoredFields:
     types: dict[str, Mapping[str, str | None]] = {"image": {"type": "image", "ext": None}}
     places = {"image": ("offset", "size")}
     left_out = 0
@@ -259,7 +236,7 @@ def _fields(source: TarInput) -> _Stored:
         name = "json" if extension == "json" else field.name
         types[name] = {"type": field.type, "ext": extension}
         places[name] = (f"f{number}_offset", f"f{number}_size")
-    return _Stored(types, places, left_out)
+    return StoredFields(types, places, left_out)
 
 
 def _run(
@@ -267,7 +244,7 @@ def _run(
     location: str,
     paths: Sequence[Path],
     work: Path,
-    fields: _Stored,
+    fields: StoredFields,
     check: CheckName,
     workers: int | None,
     progress: ProgressCallback | None,
@@ -305,110 +282,3 @@ def _run(
         on_progress=lambda position, value: tally.running(position, value[0], value[1]),
     )
     return [results[number] for number in range(len(tasks))]
-
-
-def _publish(
-    source: TarInput,
-    paths: Sequence[Path],
-    directory: Path,
-    work: Path,
-    fields: _Stored,
-    results: Sequence[IndexResult],
-    ours: set[str],
-    check: CheckName,
-) -> Manifest:
-    """Write everything into the work folder and then, the manifest last, into place."""
-    stored = sum(result.samples for result in results)
-    final = work / "final"
-    final.mkdir()
-    rejected = len(source) - stored
-    files = {REJECTS_NAME: join_files((work / rejects_name(each.archive) for each in results), final / REJECTS_NAME)}
-    if not stored:
-        first = first_reject(final / REJECTS_NAME)
-        raise UsageError(
-            "the shards must hold at least one image that can be loaded",
-            got=f"{rejected} samples, all rejected; the first is "
-            f"{first.name.decode('utf-8', 'backslashreplace')!r}: {first.reason}",
-            remedy="Check the path, and that the images are whole.",
-        )
-    with (
-        IndexWriter(final / INDEX_NAME, index_dtype(tuple(fields.places)), stored) as index,
-        NamesWriter(final) as names,
-    ):
-        for result in results:
-            rows = np.load(work / rows_name(result.archive), mmap_mode="r")
-            index.add(rows)
-            for key in rows["key"].tolist():
-                names.add(source.name(key))
-    for name in (INDEX_NAME, NAMES_BLOB, NAMES_OFFSETS):
-        files[name] = sha256_of(final / name)
-    shards = tuple(
-        Shard(name=path.name, samples=each.samples, size=each.size, sha256=each.sha256)
-        for path, each in zip(paths, results, strict=True)
-    )
-    notes = Counter(source.notes)
-    for result in results:
-        notes.update(result.notes)
-    if fields.left_out:
-        notes["field_left_out"] = fields.left_out
-    files |= _side_indexes(directory, work, final, shards, results, ours, notes)
-    manifest = Manifest(
-        kind="webdataset",
-        samples=stored,
-        class_names=source.class_names,
-        fields=tuple(fields.types),
-        field_types=fields.types,
-        shards=shards,
-        files=files,
-        options={IN_PLACE: True, "check": check, "image": "keep"},
-        source={
-            "kind": source.kind,
-            "fingerprint": source.fingerprint,
-            "found": len(source),
-            "rejected": rejected,
-            "skipped": dict(source.skipped),
-        },
-        notes=dict(notes),
-        tool_version=__version__,
-    )
-    (directory / MANIFEST_NAME).unlink(missing_ok=True)
-    sync_folder(directory)
-    for name in ours - set(files) - {MANIFEST_NAME}:
-        (directory / name).unlink(missing_ok=True)
-    for name in sorted(files):
-        os.replace(final / name, directory / name)
-    sync_folder(directory)
-    write_file(directory / MANIFEST_NAME, manifest.dump().encode("ascii"))
-    sync_folder(directory)
-    return manifest
-
-
-def _side_indexes(
-    directory: Path,
-    work: Path,
-    final: Path,
-    shards: Sequence[Shard],
-    results: Sequence[IndexResult],
-    ours: set[str],
-    notes: Counter[str],
-) -> dict[str, str]:
-    """DALI and wids indexes where all names are safe and no file of others has the index's name."""
-    files: dict[str, str] = {}
-    alike = [
-        shard.name.count(".") == 1 and shard.name.endswith(".tar") and result.safe
-        for shard, result in zip(shards, results, strict=True)
-    ]
-    for shard, result, safe in zip(shards, results, alike, strict=True):
-        name = index_name(shard.name)
-        if not safe:
-            continue
-        if name not in ours and os.path.lexists(directory / name):
-            notes["idx_of_others_kept"] += 1
-        else:
-            files[name] = write_file(final / name, (work / idx_name(result.archive)).read_bytes())
-    if all(alike) and all(result.plain and not result.rejected for result in results):
-        if WIDS_NAME not in ours and os.path.lexists(directory / WIDS_NAME):
-            notes["wids_index_of_others_kept"] += 1
-        else:
-            files[WIDS_NAME] = write_file(final / WIDS_NAME, wids_index(shards))
-    return files

@@ -24,6 +24,9 @@ from .outputs.tar import BLOCK, padded
 from .plan import CheckName
 from .rejects import Reject, reason_of, reject_line
 
+IN_PLACE = "indexed_in_place"
+"""The manifest option that says that the shards are another tool's."""
+
 _REPORT_SECONDS = 0.1
 _SAFE_NAME = re.compile(rb"[0-9A-Za-z_-]+\.[a-z0-9]+\Z")
 _SAFE_EXTENSION = re.compile(r"[a-z0-9]+\Z")

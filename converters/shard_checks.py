@@ -17,11 +17,12 @@ import xxhash
 
 from wellfed.pipeline.decode.check import check_image
 from wellfed.pipeline.errors import DamagedDatasetError, SampleRejectedError
-from wellfed.pipeline.formats import INDEX_NAME, Manifest, mode_code, open_index
+from wellfed.pipeline.formats import INDEX_NAME, Manifest, Shard, mode_code, open_index
 from wellfed.pipeline.formats.lmdb import check_mappable
 from wellfed.pipeline.formats.names import Names, open_names
 
 from .files import sha256_of
+from .indexed_checks import check_indexed_tar, is_in_place
 from .rejects import name_of, reason_of
 from .verify import Problem
 
@@ -65,13 +66,11 @@ def check_shard(task: ShardCheck, *, report: Callable[[Any], None]) -> list[Prob
     path = directory / shard.name
     problems: list[Problem] = []
     try:
-        if task.first:
-            size = path.stat().st_size
-            if size != shard.size:
-                problems.append(dataset.problem(None, f"{size} bytes, where the manifest says {shard.size}"))
-            elif sha256_of(path) != shard.sha256:
-                problems.append(dataset.problem(None, "its SHA-256 is not the manifest's"))
+        if task.first and (what := wrong_file(path, shard)):
+            problems.append(dataset.problem(None, what))
         check = _check_tar if manifest.kind == "webdataset" else _check_lmdb
+        if is_in_place(manifest):
+            check = _check_indexed
         reported = 0.0
         for done, found in check(dataset, path, index, task):
             problems += found
@@ -83,10 +82,28 @@ def check_shard(task: ShardCheck, *, report: Callable[[Any], None]) -> list[Prob
     return problems
 
 
+def wrong_file(path: Path, shard: Shard) -> str | None:
+    """What is wrong with a shard's file as a whole. Raises OSError where it cannot be read."""
+    size = path.stat().st_size
+    if size != shard.size:
+        return f"{size} bytes, where the manifest says {shard.size}"
+    return None if sha256_of(path) == shard.sha256 else "its SHA-256 is not the manifest's"
+
+
 def _members(row: np.void, manifest: Manifest) -> dict[str, str]:
     """Field to its name in the shard."""
     image = row["ext"].decode("ascii", "replace")
     return {field: f"{int(row['key']):010d}.{extension or image}" for field, extension in manifest.members.items()}
+
+
+def _check_indexed(
+    dataset: _Dataset, path: Path, index: np.ndarray, task: ShardCheck
+) -> Iterator[tuple[int, list[Problem]]]:
+    checked = check_indexed_tar(
+        dataset.manifest, dataset.names, path, index, start=task.start, stop=task.stop, deep=dataset.deep
+    )
+    for done, key, wrong in checked:
+        yield done, [dataset.problem(key, what) for what in wrong]
 
 
 def _check_tar(
@@ -94,7 +111,8 @@ def _check_tar(
 ) -> Iterator[tuple[int, list[Problem]]]:
     try:
         with tarfile.open(path, "r:") as tar:
-            found = {member.name: (member.offset_data, member.size) for member in tar if member.isreg()}
+            # What is no file has no size: a link or a folder is an extra member like any other.
+            found = {each.name: (each.offset_data, each.size if each.isreg() else -1) for each in tar}
     except tarfile.TarError as error:
         yield 0, [dataset.problem(None, f"it must be a tar; got {error}")]
         found = {}
@@ -110,6 +128,9 @@ def _check_tar(
                     seen = "no such member" if member is None else f"offset {member[0]}, size {member[1]}"
                     what = f"{name} must be at offset {place[0]}, size {place[1]}; got {seen}"
                     problems.append(dataset.problem(int(row["key"]), what))
+                if sum(place) > dataset.manifest.shards[task.shard].size:
+                    problems.append(dataset.problem(int(row["key"]), f"{name} lies outside the shard"))
+                    continue
                 values[field] = os.pread(fd, place[1], place[0])
             problems += _check_sample(dataset, row, row_number, values)
             yield done, problems
@@ -148,6 +169,8 @@ def _check_lmdb(
 def _walk(
     dataset: _Dataset, cursor: lmdb.Cursor, index: np.ndarray, task: ShardCheck
 ) -> Iterator[tuple[int, list[Problem]]]:
+    if task.start >= task.stop:
+        return
     first = b"%010d." % int(index["key"][task.start])
     more = cursor.first() if task.first else cursor.set_range(first)
     last = b"%010d/" % int(index["key"][task.stop - 1])  # "/" follows "." in ASCII

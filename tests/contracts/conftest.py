@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import base64
 import io
+import json
+import tarfile
+import threading
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 from PIL import Image
 
@@ -88,7 +98,10 @@ BUILDERS: dict[str, Builder] = {}
 
 
 def builds(kind: str) -> Callable[[Builder], Builder]:
-    """Register the builder of a kind of input: (an empty folder, the images) to what it made."""
+    """Register the builder of a kind of input: (an empty folder, the images) to what it made.
+
+    A kind that is written in several ways has a builder for each, "KIND:WAY".
+    """
 
     def register(builder: Builder) -> Builder:
         BUILDERS[kind] = builder
@@ -110,6 +123,88 @@ def build_flat(directory: Path, images: Sequence[LabelledImage]) -> Built:
     for class_name, name, data in images:
         (directory / f"{class_name}_{name}").write_bytes(data)
     return Built(location=str(directory), options=InputOptions(label_regex=r"^([a-z]+)_"))
+
+
+@builds("table:csv")
+def build_csv(directory: Path, images: Sequence[LabelledImage]) -> Built:
+    lines = ["path,label"]
+    for class_name, name, data in images:
+        (directory / name).write_bytes(data)
+        lines.append(f"{name},{class_name}")
+    (directory / "list.csv").write_text("\n".join(lines))
+    return Built(location=str(directory / "list.csv"))
+
+
+@builds("table:jsonl")
+def build_json_lines(directory: Path, images: Sequence[LabelledImage]) -> Built:
+    lines = [{"bytes": base64.b64encode(data).decode(), "label": class_name} for class_name, _, data in images]
+    (directory / "list.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return Built(location=str(directory / "list.jsonl"))
+
+
+@builds("table:parquet")
+def build_parquet(directory: Path, images: Sequence[LabelledImage]) -> Built:
+    columns = {
+        "image": [{"bytes": data, "path": name} for _, name, data in images],
+        "label": [class_name for class_name, _, _ in images],
+    }
+    pyarrow.parquet.write_table(pyarrow.table(columns), directory / "list.parquet", row_group_size=5)
+    return Built(location=str(directory / "list.parquet"))
+
+
+def _add_member(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(data)
+    tar.addfile(member, io.BytesIO(data))
+
+
+@builds("tar:shards")
+def build_shards(directory: Path, images: Sequence[LabelledImage]) -> Built:
+    """WebDataset samples with text, JSON and an array, over two plain tars."""
+    array = io.BytesIO()
+    np.save(array, np.arange(3))
+    for shard in range(2):
+        with tarfile.open(directory / f"part-{shard}.tar", "w") as tar:
+            for class_name, name, data in images[6 * shard : 6 * shard + 6]:
+                stem = name.partition(".")[0]
+                _add_member(tar, name, data)
+                _add_member(tar, f"{stem}.cls", class_name.encode())
+                _add_member(tar, f"{stem}.txt", b"a caption")
+                _add_member(tar, f"{stem}.json", b'{"score": 0.5}')
+                _add_member(tar, f"{stem}.npy", array.getvalue())
+    return Built(location=str(directory / "part-{0..1}.tar"))
+
+
+@builds("tar:folders")
+def build_packed_folders(directory: Path, images: Sequence[LabelledImage]) -> Built:
+    """Class folders in one compressed tar."""
+    with tarfile.open(directory / "photos.tar.gz", "w:gz") as tar:
+        for class_name, name, data in images:
+            _add_member(tar, f"./{class_name}/{name}", data)
+    return Built(location=str(directory / "photos.tar.gz"))
+
+
+@builds("zip")
+def build_zip(directory: Path, images: Sequence[LabelledImage]) -> Built:
+    """Class folders in a zip, deflated and stored in turn."""
+    with zipfile.ZipFile(directory / "photos.zip", "w") as archive:
+        for number, (class_name, name, data) in enumerate(images):
+            archive.writestr(f"{class_name}/{name}", data, zipfile.ZIP_DEFLATED if number % 2 else zipfile.ZIP_STORED)
+    return Built(location=str(directory / "photos.zip"))
+
+
+class _QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *args: Any) -> None:
+        """Nothing: requests are not part of a test's output."""
+
+
+@builds("store")
+def build_web_folder(directory: Path, images: Sequence[LabelledImage]) -> Built:
+    """Behind a web server that lives as long as the tests; S3 has tests of its own."""
+    built = build_folder(directory, images)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_QuietHandler, directory=built.location))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return Built(location=f"http://127.0.0.1:{server.server_port}")
 
 
 @pytest.fixture(scope="session")
@@ -138,11 +233,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="session")
-def built(
-    input_kind: str, twelve_images: Sequence[LabelledImage], tmp_path_factory: pytest.TempPathFactory
-) -> Built:
+def built(input_kind: str, twelve_images: Sequence[LabelledImage], tmp_path_factory: pytest.TempPathFactory) -> Built:
     """The twelve images as that kind of input."""
-    directory = tmp_path_factory.mktemp(f"input-{input_kind}") / "source"
+    directory = tmp_path_factory.mktemp(f"input-{input_kind.replace(':', '-')}") / "source"
     directory.mkdir()
     made = BUILDERS[input_kind](directory, twelve_images)
     return replace(made, images=[(name, data) for name, _, data in twelve_images]) if made.images is None else made

@@ -22,9 +22,13 @@ class RowFile(Protocol):
     """One file of rows; not for use by several threads at once.
 
     Rows are found by (group, row): the record batch or row group, and the row in it.
+
+    Attributes:
+        knows_sizes: sizes of values can be had without reading them.
     """
 
     schema: pa.Schema
+    knows_sizes: bool
 
     def batches(self, columns: Sequence[str]) -> Iterator[tuple[int, int, pa.RecordBatch]]:
         """All rows in order, in pieces: group, first row in the group, rows. A column may name a struct's "a.b"."""
@@ -32,13 +36,6 @@ class RowFile(Protocol):
 
     def row(self, group: int, row: int, columns: Sequence[str]) -> dict[str, Any]:
         """One row's values. Raises SampleRejectedError where the file no longer gives it."""
-        ...
-
-    def leaves(self, struct: str, wanted: str, costly: str) -> list[str]:
-        """Leaves of a struct column to read for `wanted` and to know where `costly` is missing.
-
-        `costly` is left out only where the file's statistics say that no row lacks it and reading it is not free.
-        """
         ...
 
     def mean_bytes(self, group: int, column: str) -> int:
@@ -60,18 +57,27 @@ def open_rows(path: Path, *, prefix: bool) -> RowFile:
     try:
         with open(path, "rb") as file:
             head = file.read(6)
-        if head[:4] == b"PAR1":
-            return _ParquetRows(path)
-        if head == b"ARROW1":
-            return _ArrowFileRows(path)
-        return _ArrowStreamRows(path, prefix)
-    except (arrow.ArrowException, OSError) as error:
+        kind = _ParquetRows if head[:4] == b"PAR1" else _ArrowFileRows if head == b"ARROW1" else None
+        opened: RowFile = _ArrowStreamRows(path, prefix) if kind is None else kind(path)
+        _read_names(opened.schema)
+    except (arrow.ArrowException, OSError, ValueError) as error:
         reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
         raise UsageError(
             f"{path.name} must be a whole Arrow or Parquet file",
             got=reason.replace(str(path), path.name),
             remedy="It is damaged, cut short or of another kind; write or fetch it again.",
         ) from error
+    return opened
+
+
+def _read_names(fields: Any) -> None:
+    """Raises UnicodeDecodeError for the name of a column, or of a field in it, that was damaged."""
+    import pyarrow as pa
+
+    for field in fields:
+        field.name  # noqa: B018
+        if pa.types.is_struct(field.type):
+            _read_names([field.type.field(number) for number in range(field.type.num_fields)])
 
 
 def import_pyarrow() -> Any:
@@ -87,6 +93,8 @@ def import_pyarrow() -> Any:
 
 class _ArrowStreamRows:
     """A stream, as `datasets` writes it: memory-mapped, so that a row costs no more than its bytes."""
+
+    knows_sizes = True
 
     def __init__(self, path: Path, prefix: bool) -> None:
         arrow = import_pyarrow()
@@ -124,12 +132,11 @@ class _ArrowStreamRows:
     def mean_bytes(self, group: int, column: str) -> int:
         return self._batches[group].column(column).nbytes // max(1, len(self._batches[group]))
 
-    def leaves(self, struct: str, wanted: str, costly: str) -> list[str]:
-        return [struct]
-
 
 class _ArrowFileRows:
     """An Arrow file, often compressed: one record batch is unpacked at a time."""
+
+    knows_sizes = True
 
     def __init__(self, path: Path) -> None:
         arrow = import_pyarrow()
@@ -152,9 +159,6 @@ class _ArrowFileRows:
         batch = self._batch(group)
         return batch.column(column).nbytes // max(1, len(batch))
 
-    def leaves(self, struct: str, wanted: str, costly: str) -> list[str]:
-        return [struct]
-
     def _batch(self, group: int) -> pa.RecordBatch:
         if self._held is None or self._held[0] != group:
             batch = self._reader.get_batch(group)
@@ -165,6 +169,8 @@ class _ArrowFileRows:
 
 class _ParquetRows:
     """A Parquet file: a cursor runs through a row group, in memory are the rows around it."""
+
+    knows_sizes = False
 
     def __init__(self, path: Path) -> None:
         import_pyarrow()
@@ -195,20 +201,11 @@ class _ParquetRows:
         return _row_of(piece, row - self._first, columns)
 
     def mean_bytes(self, group: int, column: str) -> int:
+        # Not the chunks' `statistics`: pyarrow ends the process over damaged ones.
         facts = self._file.metadata.row_group(group)
         chunks = [facts.column(number) for number in range(facts.num_columns)]
         size = sum(each.total_uncompressed_size for each in chunks if each.path_in_schema.split(".")[0] == column)
         return int(size // max(1, facts.num_rows))
-
-    def leaves(self, struct: str, wanted: str, costly: str) -> list[str]:
-        facts = self._file.metadata
-        for group in range(facts.num_row_groups):
-            chunks = [facts.row_group(group).column(number) for number in range(facts.num_columns)]
-            for chunk in chunks:
-                known = chunk.statistics is not None and chunk.statistics.has_null_count
-                if chunk.path_in_schema == f"{struct}.{costly}" and (not known or chunk.statistics.null_count):
-                    return [struct]
-        return [f"{struct}.{wanted}"]
 
     def _piece_with(self, group: int, row: int, columns: tuple[str, ...]) -> pa.RecordBatch:
         if (group, columns) != (self._group, self._columns) or row < self._first:
@@ -232,4 +229,7 @@ def _top(columns: Sequence[str]) -> list[str]:
 def _row_of(batch: pa.RecordBatch, row: int, columns: Sequence[str]) -> dict[str, Any]:
     if not 0 <= row < len(batch):
         raise SampleRejectedError("the file must give the row", got="no such row")
-    return {name: batch.column(name)[row].as_py() for name in _top(columns)}
+    try:
+        return {name: batch.column(name)[row].as_py() for name in _top(columns)}
+    except ValueError as error:
+        raise SampleRejectedError("the row's values must be readable", got=str(error)) from error

@@ -86,7 +86,7 @@ class HfInput(ListedInput):
                 status = (found.base / name).stat()
                 numbers.append([name, status.st_size, status.st_mtime_ns])
                 _add_rows(builder, file, number, status.st_mtime_ns, columns, root, options)
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, ValueError) as error:
             raise UsageError(
                 f"{name} must be whole", got=str(error), remedy="It is damaged or cut short; write or fetch it again."
             ) from error
@@ -116,7 +116,10 @@ class HfInput(ListedInput):
         else:
             data, path = (picture, None) if kind == "bytes" else (None, picture)
         if data is None:
-            data = _read_file(_path_of(path, self._root), int(listed["size"][row]), int(listed["file_stamp"][row]))
+            size, stamp = int(listed["file_size"][row]), int(listed["file_stamp"][row])
+            if stamp == 0:
+                raise SampleRejectedError("the sample has no image")
+            data = _read_file(_path_of(path, self._root), size, stamp)
         texts = self.listing.facts["texts"]
         return Record(data, {each.name: _value(values[each.name], each, texts) for each in fields})
 
@@ -169,20 +172,25 @@ def _add_rows(
             # Given classes in another order than the source's must not shift its labels.
             if names is not None and isinstance(label, int) and 0 <= label < len(names):
                 label = names[label]
-            reason, file_stamp = None, 0
-            if size is None and path is None:
-                reason = "the sample has no image"
-            elif size is None and path is not None:
-                size, file_stamp, reason = _measured(path, root)
+            file_size, file_stamp, reason = 0, 0, None
+            if size in (None, _UNKNOWN) and path is not None:
+                file_size, file_stamp, reason = _measured(path, root)
+            if size is None:
+                size = file_size
+                reason = reason or ("the sample has no image" if path is None else None)
+            elif size == _UNKNOWN:
+                # Most rows hold their bytes and a path that leads nowhere; reading tells.
+                size, reason = max(mean, file_size), None
             builder.add(
                 row_name(len(builder)) if not path else _relative(path, root),
                 label=label,
-                size=mean if size == _UNKNOWN else size or 0,
+                size=size,
                 stamp=stamp,
                 reason=reason or ("the image is empty" if size == 0 else None),
                 file=number,
                 group=group,
                 row=first + place,
+                file_size=file_size,
                 file_stamp=file_stamp,
             )
 
@@ -192,9 +200,9 @@ _UNKNOWN = -1
 
 
 def _needed(file: RowFile, columns: Columns) -> list[str]:
-    """What listing reads; of structs in Parquet files only the paths, where every row has its bytes."""
-    if columns.image_kind == "struct" and {"bytes", "path"} <= _leaves(file, columns):
-        return [columns.label, *file.leaves(columns.image, "path", "bytes")]
+    """What listing reads; of structs in Parquet files only the paths."""
+    if not file.knows_sizes and columns.image_kind == "struct" and "path" in _leaves(file, columns):
+        return [columns.label, f"{columns.image}.path"]
     return [columns.label, columns.image]
 
 

@@ -94,8 +94,10 @@ def _saved(folder: Path, split: str | None) -> HfFiles:
         names = tuple(entry["filename"] for entry in state["_data_files"])
     except (KeyError, TypeError) as error:
         raise UsageError(f"{STATE} must list the data files", got=folder.name, remedy=_SAVE_AGAIN) from error
-    if not names or not all(_plain_name(name) for name in names):
-        raise UsageError(f"{STATE} must name files of its own folder", got=", ".join(map(str, names)) or "none")
+    if not names:
+        raise UsageError("the source must hold at least one row", got=f"{folder.name}, which has no data files")
+    if not all(_plain_name(name) for name in names):
+        raise UsageError(f"{STATE} must name files of its own folder", got=", ".join(map(str, names)))
     for name in names:
         if not (folder / name).is_file():
             raise UsageError("every data file of a saved dataset must be there", got=f"no {name}", remedy=_SAVE_AGAIN)

@@ -119,7 +119,7 @@ def test_several_splits_need_a_choice(mnist: Path) -> None:
 
 
 def test_given_classes_name_the_indexes(mnist: Path) -> None:
-    names = tuple("T-shirt Trouser Pullover Dress Coat Sandal Shirt Sneaker Bag Boot".split())
+    names = ("T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Boot")
     listed = BinaryInput.list(str(mnist), InputOptions(split_name="train", classes=names))
     assert listed.class_names[int(listed.labels[0])] == "Dress"
 
@@ -153,7 +153,7 @@ def test_gzipped_idx_cut_short(tmp_path: Path) -> None:
     write_idx(tmp_path / "train-labels-idx1-ubyte.gz", LABELS)
     path = tmp_path / "train-images-idx3-ubyte.gz"
     path.write_bytes(path.read_bytes()[:5000])
-    with pytest.raises(UsageError, match="images-idx3-ubyte.gz must hold .* cut short"):
+    with pytest.raises(UsageError, match=r"images-idx3-ubyte\.gz must hold .* cut short"):
         BinaryInput.list(str(tmp_path), InputOptions())
     listed = BinaryInput.list(str(tmp_path), InputOptions(prefix=True))
     assert len(listed) == 6  # 5,000 bytes of noise, which deflate does not shrink
@@ -257,7 +257,7 @@ def test_cifar100_has_fine_and_coarse_labels(tmp_path: Path) -> None:
 
 def test_given_classes_in_another_order_do_not_shift_cifar_labels(tmp_path: Path) -> None:
     write_cifar(tmp_path / "cifar-10-batches-py")
-    names = tuple("truck ship horse frog dog deer cat bird automobile airplane".split())
+    names = ("truck", "ship", "horse", "frog", "dog", "deer", "cat", "bird", "automobile", "airplane")
     listed = BinaryInput.list(str(tmp_path), InputOptions(split_name="train", classes=names))
     assert listed.class_names[int(listed.labels[1])] == "cat"  # label 3 of the source
 

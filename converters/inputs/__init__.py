@@ -43,6 +43,8 @@ REGISTRY = (
     Kind("tar", "tar", "TarInput"),
     Kind("zip", "zip", "ZipInput"),
     Kind("lmdb", "lmdb_foreign", "LmdbInput"),
+    Kind("table", "table", "TableInput"),
+    Kind("store", "store", "StoreInput"),
     Kind("flat", "flat", "FlatInput"),
     Kind("folder", "folder", "FolderInput"),
 )

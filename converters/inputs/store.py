@@ -12,8 +12,9 @@ from .base import InputOptions, Record
 from .flat import label_of, label_rule
 from .listing import ListedInput, Listing, ListingBuilder
 from .members import skip_kind
-from .stores import Facts, Stores, facts_of, location_errors, protocol_of
+from .stores import Facts, Stores, facts_of, in_parts, location_errors, protocol_of
 
+_AT_ONCE = 1000
 _LAYOUT = "Arrange the images as ROOT/CLASS/IMAGE, one folder for each class, and give ROOT."
 
 
@@ -45,7 +46,7 @@ class StoreInput(ListedInput):
         rule = label_rule(options.label_regex) if options.label_regex is not None else None
         skipped: Counter[str] = Counter()
         builder = ListingBuilder()
-        for name, facts in _objects(location, skipped, in_classes=rule is None):
+        for name, facts in _known(location, _objects(location, skipped, in_classes=rule is None)):
             label = name.split("/")[0] if rule is None else label_of(rule, name.encode("utf-8"))
             reason = facts.reason
             if label is None and reason is None:
@@ -70,6 +71,16 @@ class StoreInput(ListedInput):
         url = f"{self.location.rstrip('/')}/{self.name(row).decode('utf-8')}"
         size, stamp = int(columns["size"][row]), int(columns["stamp"][row])
         return Record(self._stores.fetch(url, size=size, stamp=stamp), {})
+
+
+def _known(location: str, objects: Iterator[tuple[str, Facts]]) -> Iterator[tuple[str, Facts]]:
+    """The objects; where their folder does not tell a size, as that of a web server, each is asked about."""
+    stores = Stores()
+    for part in in_parts(objects, _AT_ONCE):
+        unknown = [f"{location.rstrip('/')}/{name}" for name, facts in part if not facts.size and facts.reason is None]
+        asked = iter(stores.facts(unknown))
+        for name, facts in part:
+            yield name, (next(asked) if not facts.size and facts.reason is None else facts)
 
 
 def _objects(location: str, skipped: Counter[str], *, in_classes: bool) -> Iterator[tuple[str, Facts]]:

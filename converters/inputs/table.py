@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import posixpath
@@ -20,6 +21,7 @@ from .table_csv import CsvTable
 from .table_json import JsonTable
 from .table_parquet import ParquetTable
 from .table_paths import Paths, Place, Where, local_facts
+from .table_text import TextFile
 from .table_values import field_value, held_image, is_inside, size_inside, text_label
 from .values import typed_value
 
@@ -67,11 +69,7 @@ class TableInput(ListedInput):
             MissingDependencyError: a library for it, or for the URLs in it, is not installed.
         """
         stores = Stores()
-        format_ = _FORMATS.get(_ending(location))
-        if format_ is None:
-            raise UsageError(
-                "a table's name must say what it is", got=location, remedy=f"It must end in {', '.join(_FORMATS)}."
-            )
+        format_ = _FORMATS.get(_ending(location)) or _format_of(location, stores)
         table = _open_table(format_, location, stores)
         lister = _Lister(table, location, options, stores)
         builder = ListingBuilder()
@@ -299,6 +297,17 @@ def _fields(options: InputOptions, has_image: bool) -> tuple[Field, ...]:
 
 def _ending(location: str) -> str:
     return posixpath.splitext(location)[1].lower()
+
+
+def _format_of(location: str, stores: Stores) -> str:
+    """The format of a table whose name does not say it."""
+    start = TextFile.start_of(location, stores)
+    if start.startswith(b"PAR1"):
+        return "parquet"
+    first = start.partition(b"\n")[0].removeprefix(codecs.BOM_UTF8)
+    if first.lstrip().startswith(b"{"):
+        return "json"
+    return "tsv" if b"\t" in first else "csv"
 
 
 def _folder_of(location: str) -> str:

@@ -17,6 +17,7 @@ Encoding = Literal["utf-8", "latin-1", "utf-16-le", "utf-16-be"]
 
 LONGEST_LINE = 64 << 20
 _CHUNK = 1 << 20
+_START = 4096
 
 
 class Line(NamedTuple):
@@ -53,18 +54,19 @@ class TextFile:
         self._files: PerProcess[IO[bytes]] = PerProcess(self._open)
         self._digest = hashlib.sha256()
         with self._open() as file:
-            start = file.read(4096)
+            start = file.read(_START)
         self.mark, found = _encoding_of(start, location)
         self.encoding: Encoding = encoding or found
         self.stat = self._stat()
 
+    @staticmethod
+    def start_of(location: str, stores: Stores) -> bytes:
+        """The first bytes of a file. Raises UsageError where it cannot be opened."""
+        with _open(location, stores) as file:
+            return file.read(_START)
+
     def _open(self) -> IO[bytes]:
-        if protocol_of(self.location) is not None:
-            return self._stores.open(self.location)
-        try:
-            return open(self.location, "rb")
-        except (OSError, ValueError) as error:
-            raise UsageError(f"the table {self.location!r} must be readable", got=str(error)) from error
+        return _open(self.location, self._stores)
 
     def _stat(self) -> tuple[int, int]:
         """Size and stamp."""
@@ -146,6 +148,17 @@ class TextFile:
             return self.stat
         status = os.fstat(file.fileno())
         return status.st_size, status.st_mtime_ns
+
+
+def _open(location: str, stores: Stores) -> IO[bytes]:
+    if protocol_of(location) is not None:
+        return stores.open(location)
+    try:
+        return open(location, "rb")
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"the table {location!r} must be readable", got=str(error), remedy="Check the path."
+        ) from error
 
 
 def _find(held: bytes, end: bytes, searched: int, start: int) -> int:

@@ -184,7 +184,7 @@ def _chosen(location: str, options: InputOptions) -> list[_Part]:
         raise UsageError(
             "a source with several splits is converted one split at a time",
             got=f"the splits {', '.join(splits)}",
-            remedy="Name one of them (--split-name).",
+            remedy="Name one of them (--source-split).",
         )
     if options.split_name is not None and options.split_name not in splits:
         raise UsageError(

@@ -130,7 +130,7 @@ def _loose(base: Path, paths: list[Path], split: str | None) -> HfFiles:
         raise UsageError(
             "all files must be of one split, and some name none",
             got=", ".join(path.name for path in (by_split[names[0]][0], by_split[None][0])),
-            remedy="Name the split (--split-name), or give one file.",
+            remedy="Name the split (--source-split), or give one file.",
         )
     chosen = None if split is None and by_split.keys() == {None} else _choose(names, split)
     files = by_split[chosen]
@@ -161,7 +161,7 @@ def _choose(names: list[str], split: str | None) -> str:
         raise UsageError(
             "a source with several splits is converted one split at a time",
             got=f"the splits {words}",
-            remedy="Name one of them (--split-name).",
+            remedy="Name one of them (--source-split).",
         )
     if split not in names:
         raise UsageError("the split must be one that the source has", got=split, remedy=f"It has {words}.")

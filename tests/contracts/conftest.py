@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import io
 import json
+import pickle
+import struct
+import sys
 import tarfile
 import threading
 import zipfile
@@ -205,6 +209,94 @@ def build_web_folder(directory: Path, images: Sequence[LabelledImage]) -> Built:
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_QuietHandler, directory=built.location))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return Built(location=f"http://127.0.0.1:{server.server_port}")
+
+
+@builds("hf:saved")
+def build_saved_dataset(directory: Path, images: Sequence[LabelledImage]) -> Built:
+    _hf_dataset(images).save_to_disk(directory / "set", num_shards=2)
+    return Built(location=str(directory / "set"))
+
+
+@builds("hf:parquet")
+def build_hub_files(directory: Path, images: Sequence[LabelledImage]) -> Built:
+    (directory / "data").mkdir()
+    _hf_dataset(images).to_parquet(directory / "data" / "train-00000-of-00001.parquet", batch_size=5)
+    return Built(location=str(directory))
+
+
+def _hf_dataset(images: Sequence[LabelledImage]) -> Any:
+    datasets = pytest.importorskip("datasets")
+    datasets.disable_progress_bars()
+    names = ["bird", "cat", "dog"]
+    columns = {
+        "image": [{"bytes": data, "path": name} for _, name, data in images],
+        "label": [names.index(class_name) for class_name, _, _ in images],
+    }
+    features = {"image": datasets.Image(), "label": datasets.ClassLabel(names=names)}
+    return datasets.Dataset.from_dict(columns, features=datasets.Features(features))
+
+
+_TORCH_MODULE = """
+import pathlib
+from torch.utils.data import Dataset
+
+class Pictures(Dataset):
+    classes = ["bird", "cat", "dog"]
+    def __init__(self):
+        self.paths = sorted(pathlib.Path(__file__).parent.glob("*/*.*g"), key=lambda path: path.name)
+    def __len__(self):
+        return len(self.paths)
+    def __getitem__(self, row):
+        return self.paths[row].read_bytes(), self.classes.index(self.paths[row].parent.name)
+"""
+
+
+@builds("torch")
+def build_torch_dataset(directory: Path, images: Sequence[LabelledImage]) -> Built:
+    build_folder(directory, images)
+    (directory / "contract_pictures.py").write_text(_TORCH_MODULE)
+    sys.path.append(str(directory))
+    return Built(location="contract_pictures:Pictures")
+
+
+@builds("binary:cifar")
+def build_cifar(directory: Path, images: Sequence[LabelledImage]) -> Built:
+    names = ["bird", "cat", "dog"]
+    pixels, expected = _pixels(images, "RGB", (32, 32))
+    folder = directory / "cifar-10-batches-py"
+    folder.mkdir()
+    rows = np.stack([each.transpose(2, 0, 1).reshape(-1) for each in pixels])
+    batch = {"data": rows, "labels": [names.index(class_name) for class_name, _, _ in images]}
+    (folder / "data_batch_1").write_bytes(pickle.dumps(batch, protocol=2))
+    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": names}, protocol=2))
+    return Built(location=str(directory), images=expected)
+
+
+@builds("binary:mnist")
+def build_mnist(directory: Path, images: Sequence[LabelledImage]) -> Built:
+    pixels, expected = _pixels(images, "L", (28, 28))
+    digits = [number % 10 for number in range(len(images))]
+    header = struct.pack(">IIII", 0x0803, len(images), 28, 28)
+    (directory / "train-images-idx3-ubyte").write_bytes(header + np.stack(pixels).tobytes())
+    header = struct.pack(">II", 0x0801, len(images))
+    (directory / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(header + bytes(digits)))
+    return Built(
+        location=str(directory), images=[(str(digit), data) for digit, (_, data) in zip(digits, expected, strict=True)]
+    )
+
+
+def _pixels(
+    images: Sequence[LabelledImage], mode: str, size: tuple[int, int]
+) -> tuple[list[np.ndarray], list[tuple[str, bytes]]]:
+    """The images as arrays of one size, and what must come out: them as PNG."""
+    arrays, expected = [], []
+    for class_name, _, data in images:
+        image = Image.open(io.BytesIO(data)).convert(mode).resize(size)
+        arrays.append(np.asarray(image))
+        buffer = io.BytesIO()
+        image.save(buffer, "PNG")
+        expected.append((class_name, buffer.getvalue()))
+    return arrays, expected
 
 
 @pytest.fixture(scope="session")

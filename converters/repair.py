@@ -22,6 +22,7 @@ from .inputs import InputOptions
 from .outputs.webdataset import WIDS_NAME, dali_index, index_name, wids_index
 from .pack import pack
 from .progress import ProgressCallback
+from .reindex_task import IN_PLACE
 from .rejects import REJECTS_NAME
 from .request import Job, Request, prepare
 from .selection import SelectionOptions
@@ -72,6 +73,12 @@ def repair(
     )
     if not damaged:
         return ()
+    if manifest.options.get(IN_PLACE):
+        raise UsageError(
+            "shards that were indexed in place are another tool's, and only what wellfed wrote can be repaired",
+            got=", ".join(damaged),
+            remedy="Copy the shards again from where they are whole, or run wellfed index --overwrite.",
+        )
     destination = Destination(directory)
     with disk_errors(directory), destination.locked():
         try:

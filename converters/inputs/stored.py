@@ -14,7 +14,12 @@ from typing import Any, Self
 import numpy as np
 import xxhash
 
-from wellfed.pipeline.errors import DamagedDatasetError, SampleRejectedError, SourceChangedError, UsageError
+from wellfed.pipeline.errors import (
+    DamagedDatasetError,
+    SampleRejectedError,
+    SourceChangedError,
+    UsageError,
+)
 from wellfed.pipeline.formats import INDEX_NAME, Manifest, open_index, open_source
 from wellfed.pipeline.formats.manifest import MANIFEST_NAME
 from wellfed.pipeline.formats.names import open_names
@@ -66,6 +71,12 @@ class StoredInput(ListedInput):
             )
         directory = Path(location)
         manifest = Manifest.load(directory)
+        if manifest.options.get("indexed_in_place") is True:
+            raise UsageError(
+                "tars of another tool that were indexed in place are read as tars",
+                got=location,
+                remedy="Give --input tar.",
+            )
         members = tuple(manifest.members)
         index = open_index(directory / INDEX_NAME, fields=members, samples=manifest.samples)
         _check_shards(directory, manifest)

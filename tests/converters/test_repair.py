@@ -56,7 +56,7 @@ def test_damaged_and_lost_shards_are_packed_again_and_no_other(
     damage(wds / "data-000001.tar")
     (wds / "data-000003.tar").unlink()
     (wds / "data-000002.idx").unlink()
-    packed = []
+    packed: list[tuple[int, int]] = []
     real = pack.pack
 
     def counting(job: Job, progress: ProgressCallback | None) -> Any:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import shutil
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import lmdb
@@ -13,6 +16,7 @@ import pytest
 
 from wellfed.converters import convert, verify
 from wellfed.converters.inputs import InputOptions, list_input
+from wellfed.converters.reindex import index_shards
 from wellfed.pipeline.errors import DamagedDatasetError, UsageError
 from wellfed.pipeline.formats import INDEX_NAME, Manifest, open_source
 
@@ -115,3 +119,44 @@ def test_given_classes_take_the_place_of_the_datasets(originals: Path) -> None:
 def test_options_that_choose_labels_are_refused(originals: Path) -> None:
     with pytest.raises(UsageError, match="has its fields and labels already"):
         list_input(str(originals / "wds"), InputOptions(label_regex="(a)"))
+
+
+def test_every_type_of_field_survives_both_ways(tmp_path: Path, make_jpeg: Callable[..., bytes]) -> None:
+    # given a tar whose samples have a text, an array, bytes, and a json of their own with a number
+    array = io.BytesIO()
+    np.save(array, np.arange(6, dtype=np.float32).reshape(2, 3))
+    (tmp_path / "foreign").mkdir()
+    with tarfile.open(tmp_path / "foreign" / "x.tar", "w") as tar:
+        for number in range(3):
+            values = {
+                "jpg": make_jpeg(number),
+                "cls": b"%d" % (number % 2),
+                "txt": "größer".encode(),
+                "npy": array.getvalue(),
+                "bin": bytes([0, number]),
+                "json": json.dumps({"Score": number / 2, "more": [1, None]}).encode(),
+            }
+            for extension, value in values.items():
+                member = tarfile.TarInfo(f"k{number}.{extension}")
+                member.size = len(value)
+                tar.addfile(member, io.BytesIO(value))
+    convert(tmp_path / "foreign", tmp_path / "wds", output="webdataset", workers=1)
+    # when it goes to LMDB and back
+    convert(tmp_path / "wds", tmp_path / "lmdb", output="lmdb", workers=1)
+    convert(tmp_path / "lmdb", tmp_path / "back", output="webdataset", workers=1)
+    # then every field is there, under its type, to the byte
+    before, after = Manifest.load(tmp_path / "wds"), Manifest.load(tmp_path / "back")
+    assert len(before.fields) > 5
+    assert (after.fields, after.field_types, after.shards) == (before.fields, before.field_types, before.shards)
+    assert entries(tmp_path / "lmdb") == members(tmp_path / "wds")
+    assert entries(tmp_path / "lmdb")["0000000001.txt"].decode() == "größer"
+
+
+def test_tars_that_were_indexed_in_place_are_read_as_tars(originals: Path, tmp_path: Path) -> None:
+    (tmp_path / "tars").mkdir()
+    shutil.copy(originals / "wds" / "data-000000.tar", tmp_path / "tars")
+    index_shards(str(tmp_path / "tars"), workers=1)
+    # their json members are another tool's, and would be lost as a dataset of ours
+    with pytest.raises(UsageError, match=r"read as tars.*Give --input tar"):
+        list_input(str(tmp_path / "tars"), InputOptions())
+    assert len(list_input(str(tmp_path / "tars"), InputOptions(kind="tar"))) == 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import posixpath
 import stat
@@ -108,6 +109,8 @@ def local_facts(path: bytes) -> Facts:
     try:
         status = os.stat(path)
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            return Facts(0, 0, "symbolic link loop")
         if os.path.islink(path):
             return Facts(0, 0, "broken symbolic link")
         return Facts(0, 0, f"unreadable: {(error.strerror or str(error)).lower()}")

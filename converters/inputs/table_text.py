@@ -180,7 +180,8 @@ def _encoding_of(start: bytes, location: str) -> tuple[int, Encoding]:
         return 2, "utf-16-be"
     if start.startswith(b"\x1f\x8b"):
         raise _no_text(location, "gzip data")
-    if b"\0" in start:
+    # In the header only: one row with such a byte is that row's fault.
+    if b"\0" in start.partition(b"\n")[0]:
         raise _no_text(location, "zero bytes in it, as in UTF-16 without a byte order mark or in a binary file")
     return 0, "utf-8"
 

@@ -85,7 +85,8 @@ def size_inside(value: Any) -> int:
     if isinstance(value, Held):
         return value.size
     if isinstance(value, str):
-        return len(value) * 3 // 4
+        start = value.find(",") + 1 if value.startswith("data:") else 0
+        return (len(value) - start) * 3 // 4 - value[-2:].count("=")
     return len(value) if isinstance(value, bytes) else 0
 
 

@@ -69,6 +69,8 @@ class StoredInput(ListedInput):
                 got="an option that chooses them",
                 remedy="Leave out the options for labels and columns, or convert the first source again.",
             )
+        if not matches(location):
+            raise _no_dataset(location)
         directory = Path(location)
         manifest = Manifest.load(directory)
         if manifest.options.get("indexed_in_place") is True:
@@ -143,10 +145,12 @@ class StoredInput(ListedInput):
 def _opened(location: str) -> StoredSource:
     source = open_source(location)
     if not isinstance(source, StoredSource):
-        raise UsageError(
-            f"a converted dataset is a folder with {MANIFEST_NAME}", got=location, remedy="Check the path."
-        )
+        raise _no_dataset(location)
     return source
+
+
+def _no_dataset(location: str) -> UsageError:
+    return UsageError(f"a converted dataset is a folder with {MANIFEST_NAME}", got=location, remedy="Check the path.")
 
 
 def _check_shards(directory: Path, manifest: Manifest) -> None:

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import lmdb
 import numpy as np
 import pyarrow
 import pyarrow.parquet
@@ -117,7 +118,7 @@ def builds(kind: str) -> Callable[[Builder], Builder]:
 @builds("folder")
 def build_folder(directory: Path, images: Sequence[LabelledImage]) -> Built:
     for class_name, name, data in images:
-        (directory / class_name).mkdir(exist_ok=True)
+        (directory / class_name).mkdir(exist_ok=True, parents=True)
         (directory / class_name / name).write_bytes(data)
     return Built(location=str(directory))
 
@@ -283,6 +284,66 @@ def build_mnist(directory: Path, images: Sequence[LabelledImage]) -> Built:
     return Built(
         location=str(directory), images=[(str(digit), data) for digit, (_, data) in zip(digits, expected, strict=True)]
     )
+
+
+def _write_lmdb(folder: Path, entries: Mapping[str, bytes]) -> None:
+    folder.mkdir(exist_ok=True)
+    with lmdb.open(str(folder), map_size=1 << 26) as environment, environment.begin(write=True) as transaction:
+        for key, value in entries.items():
+            transaction.put(key.encode(), value)
+
+
+@builds("lmdb:lsun")
+def build_lsun(directory: Path, images: Sequence[LabelledImage]) -> Built:
+    """An environment for each class, keys to images."""
+    for wanted in {class_name for class_name, _, _ in images}:
+        entries = {name: data for class_name, name, data in images if class_name == wanted}
+        _write_lmdb(directory / f"{wanted}_train_lmdb", entries)
+    return Built(location=str(directory))
+
+
+@builds("lmdb:basicsr")
+def build_basicsr(directory: Path, images: Sequence[LabelledImage]) -> Built:
+    """Keys without extensions and the list of names beside the environment."""
+    _write_lmdb(directory, {f"{class_name}/{name[:2]}": data for class_name, name, data in images})
+    lines = [f"{class_name}/{name[:2]}.png (20,24,3) 1\n" for class_name, name, _ in images]
+    (directory / "meta_info.txt").write_text("".join(lines))
+    return Built(location=str(directory), options=InputOptions(label_regex="^([a-z]+)/"))
+
+
+@builds("lmdb:datum")
+def build_datums(directory: Path, images: Sequence[LabelledImage]) -> Built:
+    """Caffe's records of encoded images; fields 4 (data), 5 (label) and 7 (encoded) in protobuf's wire format."""
+    classes = ("bird", "cat", "dog")
+    entries = {}
+    for class_name, name, data in images:
+        length = bytes([len(data) & 127 | 128, len(data) >> 7 & 127 | 128, len(data) >> 14])
+        entries[name] = b"\x22" + length + data + b"\x28" + bytes([classes.index(class_name)]) + b"\x38\x01"
+    _write_lmdb(directory, entries)
+    expected = [(str(classes.index(class_name)), data) for class_name, _, data in images]
+    return Built(location=str(directory), images=expected)
+
+
+@builds("lmdb:pickle")
+def build_pickles(directory: Path, images: Sequence[LabelledImage]) -> Built:
+    _write_lmdb(directory, {name: pickle.dumps((data, class_name)) for class_name, name, data in images})
+    return Built(location=str(directory), options=InputOptions(allow_pickle=True))
+
+
+def _converted(directory: Path, images: Sequence[LabelledImage], output: Literal["webdataset", "lmdb"]) -> Built:
+    build_folder(directory / "photos", images)
+    convert(directory / "photos", directory / "dataset", output=output, workers=1)
+    return Built(location=str(directory / "dataset"))
+
+
+@builds("stored:webdataset")
+def build_converted_webdataset(directory: Path, images: Sequence[LabelledImage]) -> Built:
+    return _converted(directory, images, "webdataset")
+
+
+@builds("stored:lmdb")
+def build_converted_lmdb(directory: Path, images: Sequence[LabelledImage]) -> Built:
+    return _converted(directory, images, "lmdb")
 
 
 def _pixels(

@@ -159,16 +159,19 @@ def _parts(source: Input, rows: np.ndarray | None, options: SelectionOptions) ->
         return {None: rows}
     taken = np.arange(len(source)) if rows is None else rows
     part_of = np.full(len(taken), len(options.split), np.int8)
+    labels = source.labels[taken].astype(np.int32)
     # Within a class by a hash of the name: a sample added or removed moves few others from one part to another.
-    hashes = np.fromiter((xxhash.xxh3_64_intdigest(source.name(int(row))) for row in taken), np.uint64, len(taken))
-    labels = np.asarray(source.labels[taken])
-    order = np.lexsort((hashes, labels))
-    bounds = np.flatnonzero(np.diff(labels[order])) + 1
+    order = np.lexsort((_name_hashes(source, taken), labels))
+    ends_of_classes = np.cumsum(np.bincount(labels + 1))
+    del labels
     shares = np.cumsum([share for _, share in options.split])
-    for start, stop in zip([0, *bounds.tolist()], [*bounds.tolist(), len(order)], strict=True):
+    start = 0
+    for stop in ends_of_classes.tolist():
         ends = start + np.rint(shares * (stop - start)).astype(np.int64)
         for number, (first, last) in enumerate(zip([start, *ends[:-1].tolist()], ends.tolist(), strict=True)):
             part_of[order[first:last]] = number
+        start = stop
+    del order
     parts: dict[str | None, np.ndarray | None] = {}
     for number, (name, share) in enumerate(options.split):
         part = taken[part_of == number]
@@ -180,6 +183,14 @@ def _parts(source: Input, rows: np.ndarray | None, options: SelectionOptions) ->
             )
         parts[name] = part
     return parts
+
+
+def _name_hashes(source: Input, rows: np.ndarray) -> np.ndarray:
+    hashes = np.empty(len(rows), np.uint64)
+    for start in range(0, len(rows), _CHUNK):
+        some = rows[start : start + _CHUNK].tolist()
+        hashes[start : start + len(some)] = [xxhash.xxh3_64_intdigest(source.name(row)) for row in some]
+    return hashes
 
 
 def _ordered(rows: np.ndarray | None, total: int, skipped: Mapping[str, int], options: SelectionOptions) -> Selection:

@@ -25,6 +25,7 @@ from .spool import CHUNK, Column, Refused, RefusedSpool, digest_of, open_raw, re
 
 _FACTS = "input.json"
 _REFUSED, _FOUND, _OUTSIDE = "input.refused.", "spool.found.", "spool.outside."
+_USUAL_COLUMNS = ("label", "size", "stamp")
 _MOST_CLASSES = 1_000_000
 _ABSENT = -1
 """In the label column for a sample without a label, in a locator's for a row that was added without it."""
@@ -161,6 +162,9 @@ class ListedInput:
 
     def name(self, row: int) -> bytes:
         """The original relative path or row id."""
+        if not row & 0xFFFFF:
+            # Whoever goes through all names in order keeps at most a million of them in memory.
+            self.listing.names.forget()
         return self.listing.names.bytes_at(row)
 
 
@@ -181,9 +185,10 @@ class ListingBuilder:
             directory = Path(self._keeper.name)
         self._directory = directory
         self._names = NamesWriter(self._directory)
-        self._columns: dict[str, Column] = {}
-        for name in ("label", "size", "stamp"):
-            self._columns[name] = Column(self._directory / _column_file(name), 0)
+        self._label_column, self._size_column, self._stamp_column = (
+            Column(directory / _column_file(name), 0) for name in _USUAL_COLUMNS
+        )
+        self._locators: dict[str, Column] = {}
         self._refused = RefusedSpool(self._directory, _FOUND)
         self._rows = 0
         self._ids: dict[str, int] = {}
@@ -222,16 +227,14 @@ class ListingBuilder:
             reason = fault
         if reason is not None:
             self._refused.add(row, reason)
-        columns = self._columns
+        self._label_column.append(code)
+        self._size_column.append(size)
+        self._stamp_column.append(stamp)
         for locator in locators:
-            if locator not in columns:
-                columns[locator] = Column(self._directory / _column_file(locator), row)
-        columns["label"].append(code)
-        columns["size"].append(size)
-        columns["stamp"].append(stamp)
-        for locator, column in columns.items():
-            if locator not in ("label", "size", "stamp"):
-                column.append(locators.get(locator, _ABSENT))
+            if locator not in self._locators:
+                self._locators[locator] = Column(self._directory / _column_file(locator), row)
+        for locator, column in self._locators.items():
+            column.append(locators.get(locator, _ABSENT))
         self._names.add(name)
         self._rows += 1
 
@@ -292,7 +295,7 @@ class ListingBuilder:
         Raises:
             UsageError: a class name is given twice.
         """
-        for column in self._columns.values():
+        for column in (self._label_column, self._size_column, self._stamp_column, *self._locators.values()):
             column.close()
         self._names.close()
         found = self._found_names()
@@ -310,14 +313,14 @@ class ListingBuilder:
             fingerprint.update(digest_of(self._directory / name))
         fingerprint.update(content.encode())
         state = hashlib.sha256(fingerprint.digest())
-        others = sorted(set(self._columns) - {"label", "size"})
+        others = ["stamp", *sorted(self._locators)]
         for name in (*map(_column_file, others), *refused_files(_REFUSED)):
             state.update(name.encode() + digest_of(self._directory / name))
         empty = self._empty_classes(len(names))
         held = {
             "rows": self._rows,
             "class_names": names,
-            "columns": list(self._columns),
+            "columns": [*_USUAL_COLUMNS, *self._locators],
             "skipped": dict(skipped or {}),
             "notes": {**(notes or {}), **({"empty_class": empty} if empty else {})},
             "fingerprint": fingerprint.hexdigest(),

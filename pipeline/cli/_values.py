@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from ..errors import UsageError
 
@@ -18,6 +19,7 @@ _UNITS = {
     "gib": 1 << 30,
     "tib": 1 << 40,
 }
+_COLUMN_TYPES = ("number", "text", "json", "array", "bytes")
 
 
 def parse_bytes(text: str, *, option: str) -> int:
@@ -60,6 +62,22 @@ def parse_names(text: str, *, option: str) -> tuple[str, ...]:
     if not all(names):
         raise UsageError(f"{option} must be names between commas", got=text, remedy="Write for example cat,dog.")
     return names
+
+
+def parse_column(text: str, *, option: str) -> tuple[str, Any]:
+    """A field's name and type: "caption:text".
+
+    Raises:
+        UsageError: anything else.
+    """
+    name, _, kind = text.rpartition(":")
+    if not name or kind not in _COLUMN_TYPES:
+        raise UsageError(
+            f"{option} must be NAME:TYPE with a type of {', '.join(_COLUMN_TYPES)}",
+            got=text,
+            remedy="Write for example caption:text.",
+        )
+    return name, kind
 
 
 def parse_shares(text: str, *, option: str) -> tuple[tuple[str, float], ...]:

@@ -41,6 +41,29 @@ def convert(
     classes: Annotated[
         str | None, typer.Option(metavar="A,B,...", help="Class names in the order of labels; others are rejected.")
     ] = None,
+    image_column: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Column, feature or member with the image.")
+    ] = None,
+    label_column: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Column, feature or member with the label.")
+    ] = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME:TYPE", help="A further field: number, text, json, array or bytes. May be repeated."),
+    ] = None,
+    root: Annotated[str | None, typer.Option(metavar="PATH", help="What relative paths in a table start from.")] = None,
+    source_split: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Which split of a source that has several.")
+    ] = None,
+    encoding: Annotated[
+        str, typer.Option(metavar="png|jpeg:Q", help="How to encode images that the source holds as pixels.")
+    ] = "png",
+    allow_pickle: Annotated[
+        bool, typer.Option("--allow-pickle", help="Unpickle what the source holds: runs code that it brings.")
+    ] = False,
+    prefix: Annotated[
+        bool, typer.Option("--prefix", help="Of an archive cut short, take the samples before the cut.")
+    ] = False,
     include: Annotated[
         list[str] | None, typer.Option(metavar="GLOB", help="Only paths that fit; * fits / too. May be repeated.")
     ] = None,
@@ -84,7 +107,7 @@ def convert(
     from wellfed.converters.selection import SelectionOptions
 
     from ._progress import progress_bar
-    from ._values import parse_names, parse_shard_size, parse_shares, parse_workers
+    from ._values import parse_column, parse_names, parse_shard_size, parse_shares, parse_workers
 
     shard_bytes, shard_samples = parse_shard_size(shard_size, option="--shard-size")
     request = Request(
@@ -97,6 +120,14 @@ def convert(
         input=InputOptions(
             kind=kind,
             label_regex=label_regex,
+            image_column=image_column,
+            label_column=label_column,
+            columns=tuple(parse_column(each, option="--column") for each in column or ()),
+            root=root,
+            allow_pickle=allow_pickle,
+            prefix=prefix,
+            encoding=encoding,
+            split_name=source_split,
             classes=None if classes is None else parse_names(classes, option="--classes"),
         ),
         selection=SelectionOptions(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import posixpath
+import re
 import stat
 from enum import IntEnum
 from typing import NamedTuple
@@ -13,6 +14,9 @@ from urllib.parse import quote, unquote
 from wellfed.pipeline.errors import SampleRejectedError
 
 from .stores import Facts, protocol_of, without_query
+
+_ODD = re.compile(rb"\A/|/\Z|//|(\A|/)\.\.?(/|\Z)")
+"""Paths that must be brought to their plain form before they can be judged."""
 
 
 class Where(IntEnum):
@@ -51,7 +55,9 @@ class Paths:
     """
 
     def __init__(self, root: str) -> None:
-        self.root = root if protocol_of(root) is not None else os.path.abspath(root)
+        self._is_remote = protocol_of(root) is not None
+        self.root = root if self._is_remote else os.path.abspath(root)
+        self._prefix = os.fsencode(self.root).rstrip(b"/") + b"/"
 
     def resolve(self, text: str, *, latin1: bool = False) -> Place:
         """The place that a cell names.
@@ -62,14 +68,15 @@ class Paths:
         Raises:
             SampleRejectedError: it lies outside the root, or is no path.
         """
-        if text.lower().startswith(("file://", "local://")):
-            text = unquote(text.partition("://")[2])
+        is_url = "://" in text
+        if is_url and text.lower().startswith(("file://", "local://")):
+            text, is_url = unquote(text.partition("://")[2]), False
         if "\0" in text:
             raise SampleRejectedError("the path must not hold a zero byte")
-        if protocol_of(text) is not None:
+        if is_url and protocol_of(text) is not None:
             public = without_query(text)
             return Place(Where.AT_URL if public == text else Where.AT_ROWS_URL, _encoded(public), None, text)
-        if protocol_of(self.root) is not None:
+        if self._is_remote:
             return Place(Where.AT_URL, _encoded(text), None, self._url(text))
         name = _encoded(text)
         if latin1 and not os.path.lexists(self._below(name)):
@@ -77,7 +84,7 @@ class Paths:
             name = raw if os.path.lexists(self._below(raw)) else name
         path = self._below(name)
         if os.path.isabs(name):
-            name = path[len(self._prefix()) :]
+            name = path[len(self._prefix) :]
         return Place(Where.BELOW_ROOT, name, path, None)
 
     def again(self, where: Where, name: bytes) -> Place:
@@ -87,12 +94,11 @@ class Paths:
         text = name.decode("utf-8")
         return Place(where, name, None, text if protocol_of(text) is not None else self._url(text))
 
-    def _prefix(self) -> bytes:
-        return os.fsencode(self.root).rstrip(b"/") + b"/"
-
     def _below(self, name: bytes) -> bytes:
-        path = os.path.normpath(os.path.join(os.fsencode(self.root), name))
-        if not path.startswith(self._prefix()):
+        if name and not _ODD.search(name):
+            return self._prefix + name
+        path = os.path.normpath(os.path.join(self._prefix, name))
+        if not path.startswith(self._prefix):
             raise SampleRejectedError("the path must lie below the table's root", got="a path outside it")
         return path
 

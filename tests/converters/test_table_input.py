@@ -257,6 +257,7 @@ def test_absolute_and_parent_paths_must_stay_below_the_root(folder: Path):
         f"file://{inside}/x.jpg",
         "sub",
         ".",
+        "file:///a%00b",
     ]
     table = listed(folder, "t.csv", "path,label\n" + "".join(f"{row},cat\n" for row in rows))
     assert names(table)[:2] == [b"sub/x.jpg", b"sub/../sub/x.jpg"]
@@ -268,6 +269,7 @@ def test_absolute_and_parent_paths_must_stay_below_the_root(folder: Path):
         3: outside,
         5: "not a regular file",
         6: outside,
+        7: "the path must not hold a zero byte",
     }
     # Nor does what is published hold them.
     assert names(table)[2:4] == [b"row-000000002", b"row-000000003"]

@@ -200,10 +200,13 @@ _UNKNOWN = -1
 
 
 def _needed(file: RowFile, columns: Columns) -> list[str]:
-    """What listing reads; of structs in Parquet files only the paths."""
-    if not file.knows_sizes and columns.image_kind == "struct" and "path" in _leaves(file, columns):
-        return [columns.label, f"{columns.image}.path"]
-    return [columns.label, columns.image]
+    """What listing reads: of images in Parquet files only the paths."""
+    if file.knows_sizes or columns.image_kind == "path":
+        return [columns.label, columns.image]
+    leaves = _leaves(file, columns)
+    if leaves == {"path"}:
+        return [columns.label, columns.image]
+    return [columns.label, f"{columns.image}.path"] if "path" in leaves else [columns.label]
 
 
 def _leaves(file: RowFile, columns: Columns) -> frozenset[str]:
@@ -217,6 +220,8 @@ def _pictures(
     """For each row the size of its bytes (None without bytes) and its path; `leaves`: of the file's structs."""
     import pyarrow.compute as pc
 
+    if columns.image not in batch.schema.names:
+        return ((_UNKNOWN, None) for _ in range(len(batch)))
     array = batch.column(columns.image)
     if columns.image_kind == "path":
         return ((None, path) for path in array.to_pylist())

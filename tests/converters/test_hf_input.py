@@ -205,6 +205,17 @@ def test_parquet_mixing_bytes_and_paths(tmp_path: Path) -> None:
         found.read(2)
 
 
+def test_parquet_of_plain_bytes(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"image": [*IMAGES[:3], None, b""], "label": [0, 1, 2, 0, 0]}), tmp_path / "a.parquet")
+    found = listed(tmp_path / "a.parquet")
+    assert [found.read(row).image for row in range(3)] == IMAGES[:3]
+    # about 200 bytes each, of which listing has read none
+    assert all(0 < size < 1000 for size in found.sizes)
+    with pytest.raises(SampleRejectedError, match="the sample has no image"):
+        found.read(3)
+    assert found.read(4).image == b""  # rejected by the check of its header
+
+
 def test_typed_fields(tmp_path: Path) -> None:
     boxes = [[[row, 1], [2, 3]] for row in range(10)]
     dataset = made(

@@ -18,10 +18,11 @@ from wellfed.pipeline.errors import (
     SampleRejectedError,
     SourceChangedError,
     UsageError,
+    WellfedError,
 )
 from wellfed.pipeline.formats.perprocess import PerProcess
 
-from .stores import Stores, protocol_of
+from .stores import Stores, protocol_of, without_query
 from .table_base import Held, Row
 
 _LISTED_AT_ONCE = 1 << 14
@@ -97,10 +98,14 @@ class ParquetTable:
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except (_pyarrow().ArrowException, OSError) as error:
+        except (WellfedError, MemoryError):
+            raise
+        # Beside pyarrow's own, whatever the library of a store raises below it.
+        except Exception as error:
+            is_remote = protocol_of(self.location) is not None
             raise UsageError(
-                f"the Parquet file {self.location!r} must be whole",
-                got=str(error).split("\n")[0],
+                f"the Parquet file {without_query(self.location)!r} must be whole",
+                got=type(error).__name__ if is_remote else str(error).split("\n")[0],
                 remedy="It is cut short, damaged or no Parquet file: write it again.",
             ) from error
 
@@ -177,7 +182,8 @@ class ParquetTable:
                 return {name: _value(batch.column(name)[at]) for name in columns}
         except UsageError as error:
             self._stream = None
-            raise SampleRejectedError("the row must be readable", got=error.got) from error
+            # Not the error's text, which may hold absolute paths.
+            raise SampleRejectedError("the row must be readable", got=type(error.__cause__).__name__) from error
 
     def _batch_with(self, group: int, row: int, columns: tuple[str, ...]) -> tuple[Any, int]:
         file = self._files.get()

@@ -11,7 +11,7 @@ from typing import IO, Any, Literal, NamedTuple
 from wellfed.pipeline.errors import SampleRejectedError, SourceChangedError, UsageError
 from wellfed.pipeline.formats.perprocess import PerProcess
 
-from .stores import Stores, protocol_of, sample_errors
+from .stores import Stores, location_errors, protocol_of, sample_errors
 
 Encoding = Literal["utf-8", "latin-1", "utf-16-le", "utf-16-be"]
 
@@ -84,8 +84,12 @@ class TextFile:
     def chunks(self) -> Iterator[bytes]:
         """The file in large pieces."""
         with self._open() as file:
-            while chunk := file.read(_CHUNK):
+            while chunk := self._chunk(file):
                 yield chunk
+
+    def _chunk(self, file: IO[bytes]) -> bytes:
+        with location_errors(self.location):
+            return file.read(_CHUNK)
 
     def lines(self) -> Iterator[Line]:
         """All lines. Raises UsageError where one is longer than LONGEST_LINE."""
@@ -107,7 +111,7 @@ class TextFile:
     def _split(self, file: IO[bytes]) -> Iterator[bytes]:
         end = "\n".encode(self.encoding)
         held, searched = b"", 0
-        while chunk := file.read(_CHUNK):
+        while chunk := self._chunk(file):
             self._digest.update(chunk)
             held += chunk
             start = 0

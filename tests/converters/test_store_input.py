@@ -17,7 +17,9 @@ from wellfed.converters.inputs import InputOptions
 from wellfed.converters.inputs.store import StoreInput
 from wellfed.converters.inputs.stores import Stores, without_query
 from wellfed.converters.inputs.table import TableInput, matches
+from wellfed.converters.run import convert
 from wellfed.pipeline.errors import MissingDependencyError, SampleRejectedError, UsageError
+from wellfed.pipeline.formats import open_source
 
 moto_server = pytest.importorskip("moto.server", reason="needs moto[server]")
 s3fs = pytest.importorskip("s3fs", reason="needs s3fs")
@@ -106,6 +108,19 @@ def test_bytes_in_a_table_in_a_bucket(kind: str, bucket: str, tmp_path: Path):
 
     assert [table.read(row).image for row in (1, 0)] == [png(8), png(7)]
     assert table.labels.tolist() == [0, 1]
+
+
+def test_workers_read_from_the_bucket(bucket: str, tmp_path: Path):
+    put(bucket, "a.png", png(1))
+    put(bucket, "b.png", png(2))
+    location = put(bucket, "list.csv", b"path,label\na.png,cat\nb.png,dog\nc.png,dog\n")
+
+    result = convert(location, tmp_path / "out", output="webdataset", workers=1)
+
+    assert (result.found, result.stored, result.rejected) == (3, 2, 1)
+    stored = open_source(tmp_path / "out")
+    assert [stored.read(row) for row in range(2)] == [png(1), png(2)]
+    stored.close()
 
 
 def test_urls_in_a_local_manifest(bucket: str, tmp_path: Path):

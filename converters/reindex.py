@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
 import shlex
@@ -29,11 +30,10 @@ from .outputs.webdataset import WIDS_NAME
 from .plan import CheckName
 from .pool import run_tasks
 from .progress import ProgressCallback, Tally
-from .reindex_publish import StoredFields, publish
+from .reindex_publish import OURS_NAME, WORK_NAME, StoredFields, publish
 from .reindex_task import IN_PLACE, IndexResult, IndexTask, index_shard
 from .rejects import REJECTS_NAME
 
-_WORK = ".wellfed-index"
 _SHOWN = 5
 _EXTENSION = re.compile(r"[a-z0-9_-]+\Z")
 
@@ -107,15 +107,15 @@ def index_shards(
             got=f"{len(packed)} compressed: {_listed(packed)}",
             remedy=f"Convert them: {command}",
         )
-    ours = _our_files(directory, overwrite)
-    source = TarInput.list(location, options)
-    if scattered := source.listing.facts["scattered"]:
-        raise UsageError(
-            "the members of a sample must lie next to each other to be indexed in place",
-            got=f"{source.listing.facts['scattered_samples']} samples apart, such as {_listed(scattered)}",
-            remedy=f"Convert them: {command}",
-        )
     with disk_errors(directory), _work_folder(directory) as work:
+        ours = _our_files(directory, overwrite)
+        source = TarInput.list(location, options)
+        if scattered := source.listing.facts["scattered"]:
+            raise UsageError(
+                "the members of a sample must lie next to each other to be indexed in place",
+                got=f"{source.listing.facts['scattered_samples']} samples apart, such as {_listed(scattered)}",
+                remedy=f"Convert them: {command}",
+            )
         source.save(work)
         fields = _fields(source)
         results = _run(source, location, paths, work, fields, check, workers, progress)
@@ -181,11 +181,17 @@ def _our_files(directory: Path, overwrite: bool) -> set[str]:
                 "the shards must not be indexed already", got=str(directory), remedy="Use --overwrite to index again."
             )
         ours = {MANIFEST_NAME, *manifest.files}
+    # A killed run says which files beside the shards it had begun to write.
+    try:
+        ours |= set(json.loads((directory / WORK_NAME / OURS_NAME).read_bytes()))
+    except FileNotFoundError:
+        pass
+    except ValueError as error:
+        raise UsageError(
+            "the work folder must be readable", got=f"{directory / WORK_NAME}", remedy="Remove it."
+        ) from error
     names = (MANIFEST_NAME, INDEX_NAME, NAMES_BLOB, NAMES_OFFSETS, REJECTS_NAME)
-    foreign = [name for name in names if name not in ours and os.path.lexists(directory / name)]
-    # What a killed run published before its manifest is ours too, except a name that others use.
-    foreign = [name for name in foreign if not name.startswith("wellfed.") and not _left_by_us(directory)]
-    if foreign:
+    if foreign := [name for name in names if name not in ours and os.path.lexists(directory / name)]:
         raise UsageError(
             "files of others must not be replaced",
             got=f"{directory}, which holds {_listed(foreign)}",
@@ -194,13 +200,9 @@ def _our_files(directory: Path, overwrite: bool) -> set[str]:
     return ours
 
 
-def _left_by_us(directory: Path) -> bool:
-    return (directory / INDEX_NAME).exists() or (directory / _WORK).exists()
-
-
 @contextmanager
 def _work_folder(directory: Path) -> Iterator[Path]:
-    """An empty work folder, held by a lock on the folder itself; removed at the end."""
+    """An empty work folder, held by a lock on the folder itself; removed unless a publication was cut short."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
     try:
         try:
@@ -209,15 +211,26 @@ def _work_folder(directory: Path) -> Iterator[Path]:
             raise UsageError(
                 "one command at a time may index a folder", got=str(directory), remedy="Wait for the other to end."
             ) from error
-        work = directory / _WORK
-        shutil.rmtree(work, ignore_errors=True)
-        work.mkdir()
+        work = directory / WORK_NAME
+        work.mkdir(exist_ok=True)
+        _empty(work)
         try:
             yield work
         finally:
-            shutil.rmtree(work, ignore_errors=True)
+            _empty(work)
+            if not (work / OURS_NAME).exists():
+                work.rmdir()
     finally:
         os.close(descriptor)
+
+
+def _empty(work: Path) -> None:
+    """Remove all but the record of files that a publication had begun to write."""
+    for entry in work.iterdir():
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        elif entry.name != OURS_NAME:
+            entry.unlink()
 
 
 def _fields(source: TarInput) -> StoredFields:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,10 @@ from .outputs.webdataset import WIDS_NAME, index_name, wids_index
 from .plan import CheckName
 from .reindex_task import IN_PLACE, IndexResult, idx_name, rejects_name, rows_name
 from .rejects import REJECTS_NAME, first_reject
+
+WORK_NAME = ".wellfed-index"
+OURS_NAME = "ours.json"
+"""In the work folder, from the moment that files appear beside the shards: their names."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +120,7 @@ def publish(
         notes=dict(notes),
         tool_version=__version__,
     )
+    write_file(work / OURS_NAME, json.dumps(sorted(ours | set(files))).encode())
     (directory / MANIFEST_NAME).unlink(missing_ok=True)
     sync_folder(directory)
     for name in ours - set(files) - {MANIFEST_NAME}:
@@ -124,6 +130,7 @@ def publish(
     sync_folder(directory)
     write_file(directory / MANIFEST_NAME, manifest.dump().encode("ascii"))
     sync_folder(directory)
+    (work / OURS_NAME).unlink()
     return manifest
 
 

@@ -131,7 +131,7 @@ class Layout:
             having.update(codes)
             companions += len(members) > 1 and bool(codes & images) and bool(codes & known)
         labelled = len(self._labels) > 0
-        if options.label_column is not None and not labelled:
+        if options.label_column is not None and all(isinstance(label, LabelFault) for label in self._labels):
             raise UsageError(
                 f"the label column {options.label_column!r} must be an extension or a key of the json members",
                 got=f"{where}, with the extensions {self._listed(having)}",

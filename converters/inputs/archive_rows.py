@@ -51,7 +51,7 @@ class SampleRows:
 
     def _add(self, members: list[int]) -> None:
         table, layout = self._table, self._layout
-        by_ext = {int(table.rows["ext"][member]): member for member in members}
+        by_ext = {table.row(member).ext: member for member in members}
         rare = by_ext.keys() & layout.rare if layout.grouped else ()
         for code in rare:
             self.skipped[f"member .{layout.shown_ext(code)}"] += 1
@@ -65,18 +65,19 @@ class SampleRows:
                 return
             self.classes.add(label)
         reason = next(
-            (self._reasons[code] for code in table.rows["reason"][members].tolist() if code >= 0), reason or fault
+            (self._reasons[code] for code in [table.row(member).reason for member in members] if code >= 0),
+            reason or fault,
         )
         places, lacking = self._places(members[0] if image is None else image, by_ext)
         first = members[0] if image is None else image
-        archive = int(table.rows["archive"][first])
+        row = table.row(first)
         self._builder.add(
             table.name(first),
             label=label,
-            size=int(table.rows["size"][first]),
-            stamp=self._stamps[archive],
+            size=row.size,
+            stamp=self._stamps[row.archive],
             reason=reason or lacking,
-            archive=archive,
+            archive=row.archive,
             **places,
         )
 
@@ -103,11 +104,11 @@ class SampleRows:
         return places, lacking
 
     def _place(self, places: dict[str, int], member: int, before: str) -> None:
-        row = self._table.rows[member]
+        row = self._table.row(member)
         for name in self._locators:
-            places[before + name] = int(row[name])
+            places[before + name] = getattr(row, name)
         if before:
-            self.content.update(b"%d," % int(row["size"]))
+            self.content.update(b"%d," % row.size)
 
     def classes_with_empty(self, folders: set[bytes]) -> tuple[str, ...]:
         """All class folders, those without a sample too, sorted as text.

@@ -127,7 +127,7 @@ class Layout:
         known = {code for code, ext in enumerate(self._exts) if ext in _COMPANIONS}
         for members in table.samples():
             samples += 1
-            codes = set(table.rows["ext"][members].tolist())
+            codes = {table.row(member).ext for member in members}
             having.update(codes)
             companions += len(members) > 1 and bool(codes & images) and bool(codes & known)
         labelled = len(self._labels) > 0
@@ -229,19 +229,18 @@ class Layout:
         """A sample's image, and what is wrong with it."""
         if not self.grouped:
             return members[0], None
-        codes = self._table.rows["ext"]
-        images = [member for member in members if int(codes[member]) in self.image_codes]
+        images = [member for member in members if self._table.row(member).ext in self.image_codes]
         if not images:
             return None, "the sample has no image"
         if len(images) > 1:
-            found = ", ".join(shown(self._exts[int(codes[member])]) for member in images)
+            found = ", ".join(self.shown_ext(self._table.row(member).ext) for member in images)
             return images[0], f"the sample has more than one image: {found}"
         return images[0], None
 
     def label(self, members: list[int], image: int | None) -> tuple[Any, str | None]:
         """A sample's label, and what is wrong with it."""
         if self.labels_from == "members":
-            codes = self._table.rows["label"][members].tolist()
+            codes = [self._table.row(member).label for member in members]
             found = [self._labels[code] for code in codes if code >= 0]
             if not found:
                 return None, "the sample has no label"

@@ -130,11 +130,13 @@ def _kind_name(kind: bytes) -> str:
 def _stored_size(block: bytes) -> int:
     """The size field of a header whose checksum holds."""
     found = _number(block[148:156])
-    rest = block[:148] + b" " * 8 + block[156:]
-    unsigned = sum(rest)
-    # Some old tars summed signed bytes.
-    if found not in (unsigned, unsigned - 256 * sum(byte > 127 for byte in rest)):
-        raise ArchiveCutError("a damaged header")
+    # The checksum counts its own eight bytes as spaces.
+    unsigned = sum(block) - sum(block[148:156]) + 8 * 0x20
+    if found != unsigned:
+        # Some old tars summed signed bytes.
+        rest = block[:148] + block[156:]
+        if found != unsigned - 256 * sum(byte > 127 for byte in rest):
+            raise ArchiveCutError("a damaged header")
     return _number(block[124:136])
 
 

@@ -107,7 +107,7 @@ class HfInput(ListedInput):
         """The image's bytes and the fields. Raises SampleRejectedError; see `Input`."""
         listed = self.listing.columns
         column, kind = self.listing.facts["image"]
-        fields = self.fields[len(USUAL_FIELDS) :]
+        fields = self._further
         values = self._row(row, [column, *(field.name for field in fields)])
         picture = values[column]
         if kind == "struct":
@@ -142,6 +142,10 @@ class HfInput(ListedInput):
     @cached_property
     def _opened(self) -> dict[int, RowFile]:
         return {}
+
+    @cached_property
+    def _further(self) -> tuple[Field, ...]:
+        return self.fields[len(USUAL_FIELDS) :]
 
     @cached_property
     def _base(self) -> Path:

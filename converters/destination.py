@@ -172,6 +172,11 @@ class Destination:
         }
         write_file(self._publish, json.dumps(publication).encode())
 
+    def staged(self) -> dict[str, Path]:
+        """What `stage` recorded: final name to staged file."""
+        publication = _read_json(self._publish)
+        return {} if publication is None else {name: self.work / staged for staged, name in publication["moves"]}
+
     def publish(self) -> None:
         """Put the staged files into place, the manifest last; may be killed and called again at any point."""
         publication = _read_json(self._publish)

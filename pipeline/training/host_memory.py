@@ -1,7 +1,7 @@
 """Memory of this process and its children, cheap enough to be read between training steps.
 
-Resident pages less the shared ones (files mapped, batches in /dev/shm): those come and go with what is read, are counted
-once in every process that maps them, and would drown a leak in noise.
+Resident pages less the shared ones (files mapped, batches in /dev/shm): those come and go with what is read, are
+counted once in every process that maps them, and would drown a leak in noise.
 """
 
 from __future__ import annotations

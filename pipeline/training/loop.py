@@ -26,8 +26,8 @@ class Window:
         wait_seconds: for each step, how long the loop waited for its batch (and its copy to be issued).
         step_seconds: for each step, how long the step's call took: launching, and waiting for a full queue.
         exhausted: the batches ended before the time did.
-        host_rss_bytes, host_rss_seconds: resident memory of this process and its children, at about 2 Hz, and when
-            in the window; pages they share count once in each.
+        host_rss_bytes, host_rss_seconds: resident unshared memory of this process and children, at about 2 Hz, and when
+            in the window.
         The others are those of `DeviceWindow`.
     """
 

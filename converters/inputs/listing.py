@@ -6,7 +6,6 @@ import hashlib
 import heapq
 import json
 import math
-import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from wellfed.pipeline.formats.manifest import class_names_digest
 from wellfed.pipeline.formats.names import NAMES_BLOB, NAMES_OFFSETS, Names, NamesWriter, open_names
 
 from .base import USUAL_FIELDS, Field
-from .spool import CHUNK, Column, Refused, RefusedSpool, digest_of, open_raw, refused_files
+from .spool import CHUNK, Column, Refused, RefusedSpool, digest_of, open_raw, refused_files, write_raw
 
 _FACTS = "input.json"
 _REFUSED, _FOUND, _OUTSIDE = "input.refused.", "spool.found.", "spool.outside."
@@ -40,15 +39,14 @@ class Listing:
     """Everything that is known of an input's samples before reading them.
 
     Attributes:
-        directory: where its files lie.
+        text: what `load` reads beside the mapped files.
         columns: i8 columns of shape (n,) by name: label, size, stamp and the input's locators (-1 where absent).
         facts: JSON values of the input's own, kept beside the rows.
-        keeper: keeps a temporary folder alive.
 
     The other attributes are those of `Input`.
     """
 
-    directory: Path
+    text: bytes
     class_names: tuple[str, ...]
     columns: Mapping[str, np.ndarray]
     names: Names
@@ -58,25 +56,26 @@ class Listing:
     fingerprint: str
     state: str
     facts: Mapping[str, Any]
-    keeper: Any = None
 
     def __len__(self) -> int:
         return len(self.names)
 
     def save(self, directory: Path) -> None:
-        """Copy its files into `directory`."""
-        for name in (_FACTS, NAMES_BLOB, NAMES_OFFSETS, *refused_files(_REFUSED)):
-            shutil.copyfile(self.directory / name, directory / name)
-        for name in self.columns:
-            shutil.copyfile(self.directory / _column_file(name), directory / _column_file(name))
+        """Write what `load` needs into `directory`."""
+        (directory / _FACTS).write_bytes(self.text)
+        self.names.save(directory)
+        self.refused.save(directory, _REFUSED)
+        for name, values in self.columns.items():
+            write_raw(directory / _column_file(name), values)
 
     @classmethod
-    def load(cls, directory: Path, *, keeper: Any = None) -> Self:
-        """Open what `save` wrote, memory-mapped."""
-        held = json.loads((directory / _FACTS).read_bytes())
+    def load(cls, directory: Path) -> Self:
+        """Open what `save` wrote, memory-mapped; the files may be removed then."""
+        text = (directory / _FACTS).read_bytes()
+        held = json.loads(text)
         rows = held["rows"]
         return cls(
-            directory=directory,
+            text=text,
             class_names=tuple(held["class_names"]),
             columns={name: open_raw(directory / _column_file(name), "<i8") for name in held["columns"]},
             names=open_names(directory, rows),
@@ -86,7 +85,6 @@ class Listing:
             fingerprint=held["fingerprint"],
             state=held["state"],
             facts=held["facts"],
-            keeper=keeper,
         )
 
 
@@ -179,10 +177,10 @@ class ListingBuilder:
     """
 
     def __init__(self, directory: Path | None = None) -> None:
-        self._keeper: tempfile.TemporaryDirectory[str] | None = None
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if directory is None:
-            self._keeper = tempfile.TemporaryDirectory(prefix="wellfed-listing-")
-            directory = Path(self._keeper.name)
+            self._temporary = tempfile.TemporaryDirectory(prefix="wellfed-listing-")
+            directory = Path(self._temporary.name)
         self._directory = directory
         self._names = NamesWriter(self._directory)
         self._label_column, self._size_column, self._stamp_column = (
@@ -328,7 +326,11 @@ class ListingBuilder:
             "facts": {"fields": [[each.name, each.type] for each in fields], **(facts or {})},
         }
         (self._directory / _FACTS).write_text(json.dumps(held))
-        return Listing.load(self._directory, keeper=self._keeper)
+        listing = Listing.load(self._directory)
+        if self._temporary is not None:
+            # What is mapped stays readable, and a process that is killed later leaves nothing behind.
+            self._temporary.cleanup()
+        return listing
 
     def _found_names(self) -> tuple[str, ...]:
         if self._label_type is not None and self._label_type[0] is int:

@@ -60,6 +60,11 @@ class Refused(Mapping[int, str]):
         rows, ends, text = (directory / name for name in refused_files(prefix))
         return cls(open_raw(rows, "<i8"), open_raw(ends, "<i8"), open_raw(text, "u1"))
 
+    def save(self, directory: Path, prefix: str) -> None:
+        """Write what `load` needs."""
+        for name, values in zip(refused_files(prefix), (self._rows, self._ends, self._text), strict=True):
+            write_raw(directory / name, values)
+
     def __getitem__(self, row: int) -> str:
         place = int(np.searchsorted(self._rows, row))
         if place == len(self._rows) or self._rows[place] != row:
@@ -116,6 +121,13 @@ def open_raw(path: Path, dtype: str) -> np.ndarray:
     """Map a file of nothing but values; shape (n,)."""
     # An empty file cannot be mapped.
     return np.memmap(path, dtype, mode="r") if path.stat().st_size else np.zeros(0, dtype)
+
+
+def write_raw(path: Path, values: np.ndarray) -> None:
+    """Write what `open_raw` maps."""
+    with open(path, "wb") as file:
+        for start in range(0, len(values), CHUNK):
+            file.write(values[start : start + CHUNK].tobytes())
 
 
 def digest_of(path: Path) -> bytes:

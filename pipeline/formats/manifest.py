@@ -185,9 +185,7 @@ class Manifest:
     def members(self) -> Mapping[str, str | None]:
         """The fields that are members of their own, in the order they are stored, with their extensions."""
         types = self.field_types
-        return {
-            field: types[field]["ext"] for field in self.fields if field == "json" or types[field]["ext"] != "json"
-        }
+        return {field: types[field]["ext"] for field in self.fields if field == "json" or types[field]["ext"] != "json"}
 
     @cached_property
     def fingerprint(self) -> str:

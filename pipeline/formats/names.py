@@ -16,6 +16,8 @@ from ..errors import DamagedDatasetError
 NAMES_BLOB = "wellfed.names.bin"
 NAMES_OFFSETS = "wellfed.names.npy"
 
+_PIECE = 1 << 24
+
 
 class NamesWriter:
     """Writes the two files of names, row after row.
@@ -86,6 +88,14 @@ class Names:
         if not 0 <= row < len(self):
             raise IndexError(f"row {row} of {len(self)}")
         return self._blob[int(self._offsets[row]) : int(self._offsets[row + 1])]
+
+    def save(self, directory: Path) -> None:
+        """Write the two files into an existing folder, from what is mapped, even where its files were removed."""
+        with open(Path(directory) / NAMES_BLOB, "wb") as file:
+            for start in range(0, len(self._blob), _PIECE):
+                file.write(self._blob[start : start + _PIECE])
+                self.forget()
+        np.save(Path(directory) / NAMES_OFFSETS, self._offsets, allow_pickle=False)
 
     def forget(self) -> None:
         """Give memory back that reading the names in order took; for callers that go through millions once."""

@@ -5,8 +5,10 @@ Importing this module imports neither torch nor anything else that is heavy; nam
 
 from __future__ import annotations
 
-from importlib import import_module, metadata
-from typing import TYPE_CHECKING, Any
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+from .lazy import lazy_names
 
 if TYPE_CHECKING:
     from .config import LoaderConfig, LoaderSettings, TunedConfig, TuneRequest
@@ -42,14 +44,4 @@ except metadata.PackageNotFoundError:  # a bare checkout on PYTHONPATH=.typing
     __version__ = "0+checkout"
 
 
-def __getattr__(name: str) -> Any:
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f".{home}", __name__), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOME])
+__getattr__, __dir__ = lazy_names(__name__, _HOME)

@@ -224,28 +224,3 @@ int wf_decode(wf_decoder *d, const uint8_t *data, size_t length, const int32_t b
     if (swap) transpose(d->turned, out, cols, lines);
     return WF_OK;
 }
-
-int wf_check(wf_decoder *d, const uint8_t *data, size_t length, int *width, int *height, long *warnings) {
-    struct jpeg_decompress_struct *j = &d->jpeg;
-    if (setjmp(d->errors.escape)) {
-        jpeg_abort_decompress(j);
-        return WF_CORRUPT;
-    }
-    int status = begin(d, data, length);
-    *width = (int)j->image_width, *height = (int)j->image_height;
-    if (status) {
-        jpeg_abort_decompress(j);
-        return status;
-    }
-    j->out_color_space = j->jpeg_color_space; /* no conversion: the check wants the entropy decoder's word */
-    jpeg_start_decompress(j);
-    if (reserve(&d->row, &d->row_capacity, (size_t)j->output_width * 4 + 64)) {
-        jpeg_abort_decompress(j);
-        return WF_MEMORY;
-    }
-    JSAMPROW rows[1] = {d->row};
-    while (j->output_scanline < j->output_height) jpeg_read_scanlines(j, rows, 1);
-    jpeg_finish_decompress(j);
-    *warnings = d->errors.base.num_warnings;
-    return d->errors.data_ended ? WF_CORRUPT : WF_OK;
-}

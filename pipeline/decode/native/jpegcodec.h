@@ -1,4 +1,4 @@
-/* JPEG in memory, on libjpeg-turbo: crop-first decoding, full checks and lossless rewriting. No Python here. */
+/* JPEG in memory, on libjpeg-turbo: crop-first decoding. No Python here. */
 #ifndef WELLFED_JPEGCODEC_H
 #define WELLFED_JPEGCODEC_H
 
@@ -27,8 +27,5 @@ const char *wf_decoder_message(const wf_decoder *decoder);
    picture while it decodes where the crop stays at least as large as the target. */
 int wf_decode(wf_decoder *decoder, const uint8_t *data, size_t length, const int32_t box[4], int orientation, int flip,
               int out_width, int out_height, int dct_scaling, uint8_t *out);
-
-/* Decode everything and throw it away. *warnings counts what libjpeg warned about without giving up. */
-int wf_check(wf_decoder *decoder, const uint8_t *data, size_t length, int *width, int *height, long *warnings);
 
 #endif

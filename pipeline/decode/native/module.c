@@ -95,31 +95,8 @@ done:
     return result;
 }
 
-PyDoc_STRVAR(check_doc, "check(image) -> (status, width, height, warnings, message)\n\nDecode a whole JPEG and throw the pixels away.");
-
-static PyObject *check(PyObject *self, PyObject *object) {
-    Py_buffer view;
-    int status = WF_MEMORY, width = 0, height = 0;
-    long warnings = 0;
-    char message[200] = "";
-    (void)self;
-    if (PyObject_GetBuffer(object, &view, PyBUF_SIMPLE) < 0) return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    wf_decoder *decoder = wf_decoder_new(wf_kernels_portable());
-    if (decoder) {
-        status = wf_check(decoder, view.buf, (size_t)view.len, &width, &height, &warnings);
-        strncpy(message, wf_decoder_message(decoder), sizeof message - 1);
-    }
-    wf_decoder_free(decoder);
-    Py_END_ALLOW_THREADS
-    PyBuffer_Release(&view);
-    if (status == WF_MEMORY) return PyErr_NoMemory();
-    return Py_BuildValue("iiils", status, width, height, warnings, message);
-}
-
 static PyMethodDef methods[] = {
     {"decode", decode, METH_VARARGS, decode_doc},
-    {"check", check, METH_O, check_doc},
     {NULL, NULL, 0, NULL},
 };
 

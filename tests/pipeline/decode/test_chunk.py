@@ -174,15 +174,6 @@ def test_mutated_files_end_in_pixels_or_a_reason(position: int, value: int, cut:
     assert failures == {} or len(failures[0]) > 10
 
 
-def test_check_tells_ended_data_from_whole(encode: Callable[..., bytes]) -> None:
-    data = encode("JPEG")
-
-    assert native.check(data)[:4] == (0, 64, 48, 0)
-    assert native.check(data[: len(data) * 3 // 4])[0] == 2
-    assert native.check(encode("JPEG", "CMYK"))[0] == 1
-    assert native.check(b"")[0] == 2
-
-
 def _make_seed() -> bytes:
     import io
 

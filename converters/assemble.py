@@ -12,17 +12,20 @@ from wellfed.pipeline.formats.manifest import MANIFEST_NAME
 from wellfed.pipeline.formats.names import NAMES_BLOB, NAMES_OFFSETS, NamesWriter
 
 from .destination import Destination
-from .files import IndexWriter, sha256_of, write_file
+from .files import IndexWriter, join_files, sha256_of, write_file
 from .inputs import Input
+from .layout import Layout
 from .outputs import Output, Part
 from .plan import Plan
 from .progress import ProgressCallback, Tally
-from .rejects import REJECTS_NAME, dump_rejects
-from .task import FIELDS, ShardResult, rows_name, tar_name
+from .rejects import REJECTS_NAME, first_reject
+from .selection import Selection
+from .task import ShardResult, rejects_name, rows_name, tar_name
 
 
 def assemble(
     source: Input,
+    selection: Selection,
     plan: Plan,
     output: Output,
     destination: Destination,
@@ -34,16 +37,17 @@ def assemble(
     Raises:
         UsageError: every sample was rejected; the work folder is emptied.
     """
-    rejects = [reject for result in results for reject in result.rejects]
-    stored = sum(result.samples for result in results)
-    if stored + len(rejects) != len(source):
-        raise WellfedError("stored and rejected samples must add up to those found", got=f"{stored}, {len(rejects)}")
+    stored, rejected = (sum(getattr(result, name) for result in results) for name in ("samples", "rejected"))
+    if stored + rejected != selection.found:
+        raise WellfedError("stored and rejected samples must add up to those found", got=f"{stored}, {rejected}")
+    layout = Layout.of(source.fields)
+    rejects = [destination.tasks / rejects_name(result.number) for result in results if result.rejected]
     if not stored:
+        first = first_reject(rejects[0])
         destination.clean()
-        first = min(rejects)
         raise UsageError(
             "the source must hold at least one image that can be stored",
-            got=f"{len(rejects)} files, all rejected; the first is "
+            got=f"{rejected} samples, all rejected; the first is "
             f"{first.name.decode('utf-8', 'backslashreplace')!r}: {first.reason}",
             remedy="Check the path, and that the images are whole.",
         )
@@ -54,6 +58,7 @@ def assemble(
             samples=result.samples,
             size=result.size,
             sha256=result.sha256,
+            members=layout.members,
         )
         for result in results
         if result.samples
@@ -62,20 +67,20 @@ def assemble(
         leftover.unlink()
     write_tally = Tally("write", stored, progress)
     assembled = output.assemble(
-        parts, destination.scratch, destination.final, lambda done: write_tally.running(0, done, len(rejects))
+        parts, destination.scratch, destination.final, lambda done: write_tally.running(0, done, rejected)
     )
     files = dict(assembled.files)
     with (
-        IndexWriter(destination.final / INDEX_NAME, index_dtype(FIELDS), stored) as index,
+        IndexWriter(destination.final / INDEX_NAME, index_dtype(tuple(layout.members)), stored) as index,
         NamesWriter(destination.final) as names,
     ):
         for rows in output.published_rows(parts):
             index.add(rows)
             for key in rows["key"].tolist():
-                names.add(source.name(key))
+                names.add(source.name(selection.row(key)))
     for name in (INDEX_NAME, NAMES_BLOB, NAMES_OFFSETS):
         files[name] = sha256_of(destination.final / name)
-    files[REJECTS_NAME] = write_file(destination.final / REJECTS_NAME, dump_rejects(rejects))
+    files[REJECTS_NAME] = join_files(rejects, destination.final / REJECTS_NAME)
     notes = Counter(source.notes)
     for result in results:
         notes.update(result.notes)
@@ -83,16 +88,17 @@ def assemble(
         kind=output.kind,
         samples=stored,
         class_names=source.class_names,
-        fields=FIELDS,
+        fields=tuple(layout.types),
+        field_types=layout.types,
         shards=assembled.shards,
         files=files,
-        options=plan.options.published(),
+        options=plan.options.published(plan.part),
         source={
             "kind": source.kind,
             "fingerprint": source.fingerprint,
-            "found": len(source),
-            "rejected": len(rejects),
-            "skipped": dict(source.skipped),
+            "found": selection.found,
+            "rejected": rejected,
+            "skipped": {**source.skipped, **selection.skipped},
         },
         notes=dict(notes),
         tool_version=__version__,

@@ -18,11 +18,12 @@ from wellfed.pipeline.hardware import usable_cores
 
 from .destination import WORK_NAME
 from .files import sha256_of
+from .indexed_checks import dali_lines, is_in_place
 from .outputs.webdataset import WIDS_NAME, dali_index, index_name, wids_index
 from .pool import run_tasks
 from .progress import ProgressCallback, Tally
 from .rejects import REJECTS_NAME, load_rejects
-from .shard_checks import ShardCheck, check_shard
+from .shard_checks import ShardCheck, check_shard, wrong_file
 from .verify import Problem, VerifyReport
 
 _LMDB_ROWS = 20_000
@@ -53,10 +54,11 @@ def check_dataset(
     problems = [*_check_listing(directory, manifest), *_check_files(directory, manifest)]
     checked = 0
     try:
-        index = open_index(directory / INDEX_NAME, fields=manifest.fields, samples=manifest.samples)
+        index = open_index(directory / INDEX_NAME, fields=tuple(manifest.members), samples=manifest.samples)
         open_names(directory, manifest.samples)
     except DamagedDatasetError as error:
         problems.append(Problem(file=INDEX_NAME, key=None, what=f"{_words(error)} (its samples were not compared)"))
+        problems += _check_shard_files(directory, manifest)
     else:
         problems += _check_index(index, manifest)
         if manifest.kind == "webdataset":
@@ -99,11 +101,13 @@ def _check_listing(directory: Path, manifest: Manifest) -> Iterator[Problem]:
     present = set(os.listdir(directory))
     for name in sorted(_expected_names(manifest) - present):
         yield Problem(file=name, key=None, what="the file is missing")
-    for name in sorted(present - _expected_names(manifest)):
+    # Tars that were indexed where they lie may have files of others beside them.
+    extra = set() if is_in_place(manifest) else present - _expected_names(manifest)
+    for name in sorted(extra):
         what = "an unfinished conversion" if name == WORK_NAME else "extra: the manifest does not list it"
         yield Problem(file=name, key=None, what=what)
     needed = {INDEX_NAME, NAMES_BLOB, NAMES_OFFSETS, REJECTS_NAME}
-    if manifest.kind == "webdataset":
+    if manifest.kind == "webdataset" and not is_in_place(manifest):
         needed |= {WIDS_NAME, *(index_name(shard.name) for shard in manifest.shards)}
     for name in sorted(needed - set(manifest.files)):
         yield Problem(file=MANIFEST_NAME, key=None, what=f"it must list {name}")
@@ -122,6 +126,18 @@ def _check_files(directory: Path, manifest: Manifest) -> Iterator[Problem]:
             yield Problem(file=name, key=None, what="its SHA-256 is not the manifest's")
 
 
+def _check_shard_files(directory: Path, manifest: Manifest) -> Iterator[Problem]:
+    """Sizes and SHA-256 alone: without an index nothing says where a sample lies."""
+    for shard in manifest.shards:
+        try:
+            if what := wrong_file(directory / shard.name, shard):
+                yield Problem(file=shard.name, key=None, what=what)
+        except FileNotFoundError:
+            continue  # reported by the listing
+        except OSError as error:
+            yield Problem(file=shard.name, key=None, what=f"it cannot be read: {error.strerror}")
+
+
 def _check_index(index: np.ndarray, manifest: Manifest) -> Iterator[Problem]:
     counts = np.bincount(np.minimum(index["shard"], len(manifest.shards)), minlength=len(manifest.shards))
     for number, shard in enumerate(manifest.shards):
@@ -130,6 +146,10 @@ def _check_index(index: np.ndarray, manifest: Manifest) -> Iterator[Problem]:
             yield Problem(file=INDEX_NAME, key=None, what=what)
     if bool(np.any(np.diff(index["shard"].astype(np.int64)) < 0)):
         yield Problem(file=INDEX_NAME, key=None, what="its rows must lie in the order of the shards")
+    found = manifest.source.get("found")
+    if isinstance(found, int) and len(index) and int(index["key"][-1]) >= found:
+        what = f"its keys must be planned numbers below {found}; got {int(index['key'][-1])}"
+        yield Problem(file=INDEX_NAME, key=None, what=what)
     outside = (index["label"] < 0) | (index["label"] >= len(manifest.class_names))
     for row in np.flatnonzero(outside):
         what = f"label {int(index['label'][row])} of {len(manifest.class_names)} classes"
@@ -137,14 +157,21 @@ def _check_index(index: np.ndarray, manifest: Manifest) -> Iterator[Problem]:
 
 
 def _check_side_indexes(directory: Path, manifest: Manifest, index: np.ndarray) -> Iterator[Problem]:
+    names = open_names(directory, manifest.samples)
+    starts = np.searchsorted(index["shard"], np.arange(len(manifest.shards) + 1))
     for number, shard in enumerate(manifest.shards):
-        rows = index[index["shard"] == number]
+        rows = index[starts[number] : starts[number + 1]]
         name = index_name(shard.name)
+        if name not in manifest.files:
+            continue  # reported by the listing where it must be there; another tool's is not ours to check
         try:
             lines = (directory / name).read_bytes().split(b"\n")
         except FileNotFoundError:
             continue  # reported by the listing
-        expected = dali_index(rows).split(b"\n")
+        if is_in_place(manifest):
+            expected = dali_lines(manifest, names, index, number)
+        else:
+            expected = dali_index(rows, manifest.members).split(b"\n")
         if lines[0] != expected[0]:
             what = f"its first line must be {expected[0].decode()!r}; got {lines[0].decode('ascii', 'replace')!r}"
             yield Problem(file=name, key=None, what=what)
@@ -154,6 +181,8 @@ def _check_side_indexes(directory: Path, manifest: Manifest, index: np.ndarray) 
             if line != wanted:
                 what = f"its line must be {wanted.decode()!r}; got {line.decode('ascii', 'replace')!r}"
                 yield Problem(file=name, key=int(row["key"]), what=what)
+    if WIDS_NAME not in manifest.files:
+        return  # reported by the listing where it must be there
     try:
         found = json.loads((directory / WIDS_NAME).read_bytes())
     except FileNotFoundError:
@@ -191,9 +220,11 @@ def _tasks(directory: Path, manifest: Manifest, index: np.ndarray, deep: bool) -
     tasks = []
     starts = np.searchsorted(index["shard"], np.arange(len(manifest.shards) + 1))
     for number, shard in enumerate(manifest.shards):
+        start, stop = int(starts[number]), int(starts[number + 1])
         if not (directory / shard.name).is_file():
             continue  # reported by the listing
-        start, stop = int(starts[number]), int(starts[number + 1])
+        # Rows that are out of order were reported, and are checked as far as they are in order.
+        stop = max(start, stop)
         step = _LMDB_ROWS if manifest.kind == "lmdb" else max(1, stop - start)
         for first in range(start, max(stop, start + 1), step):
             tasks.append(

@@ -147,11 +147,14 @@ class Destination:
             folder.mkdir()
 
     def clean(self) -> None:
-        """Remove everything from the work folder.
+        """Remove everything from the work folder, in an order that a run which finds it half done understands.
 
-        The plan goes before the publication, both after the rest: killed in between, a plan without its publication
-        would be taken for a conversion whose shards are still to be packed.
+        What is published ends with `publish.json`, which needs no plan: killed in between, a plan without its
+        publication would be taken for a conversion whose shards are still to be packed. Before publishing, a plan
+        without its listing and shards could not be continued, so it goes first.
         """
+        if not self.publishing:
+            self._plan.unlink(missing_ok=True)
         last = [self._plan, self._publish]
         for entry in sorted(self.work.iterdir()):
             if entry.name == "lock" or entry in last:
@@ -171,6 +174,11 @@ class Destination:
             "remove": sorted(self._published_names() - names),
         }
         write_file(self._publish, json.dumps(publication).encode())
+
+    def staged(self) -> dict[str, Path]:
+        """What `stage` recorded: final name to staged file."""
+        publication = _read_json(self._publish)
+        return {} if publication is None else {name: self.work / staged for staged, name in publication["moves"]}
 
     def publish(self) -> None:
         """Put the staged files into place, the manifest last; may be killed and called again at any point."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -63,6 +64,17 @@ def write_file(path: Path, data: bytes) -> str:
     finally:
         temporary.unlink(missing_ok=True)
     return hashlib.sha256(data).hexdigest()
+
+
+def join_files(parts: Iterable[Path], path: Path) -> str:
+    """Write files one after another into one, synced; returns its SHA-256."""
+    with open(path, "wb") as file:
+        for part in parts:
+            with open(part, "rb") as piece:
+                shutil.copyfileobj(piece, file, 1 << 20)
+        file.flush()
+        os.fsync(file.fileno())
+    return sha256_of(path)
 
 
 def sha256_of(path: Path) -> str:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
 from wellfed.pipeline.errors import UsageError
 
-from .inputs import Input
+from .inputs import Input, InputOptions
 from .outputs.tar import BLOCK
+from .selection import Selection, SelectionOptions
 
 OutputName = Literal["webdataset", "lmdb"]
 CheckName = Literal["header", "decode"]
@@ -22,18 +23,38 @@ _SMALL_MEMBERS = 5 * BLOCK
 
 _MOST_SHARDS = 1_000_000
 
+UNKNOWN_BYTES = 100_000
+"""What an image whose size the input does not know is planned with, about an ImageNet photo."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
     """The options that decide the published bytes; the number of workers is not one of them."""
 
     output: OutputName
-    shard_bytes: int
+    shard_bytes: int | None
+    shard_samples: int | None = None
     check: CheckName
+    input: InputOptions = field(default_factory=InputOptions)
+    selection: SelectionOptions = field(default_factory=SelectionOptions)
 
-    def published(self) -> dict[str, Any]:
-        """The manifest's `options`; "keep" means that the image bytes are the original ones."""
-        return {"shard_bytes": self.shard_bytes, "check": self.check, "image": "keep"}
+    def published(self, part: str | None) -> dict[str, Any]:
+        """The manifest's `options`, of this part of a split; "keep" means that the image bytes are the original ones.
+
+        What has its default, and paths, which are not the dataset's, are left out.
+        """
+        size = (
+            {"shard_bytes": self.shard_bytes} if self.shard_samples is None else {"shard_samples": self.shard_samples}
+        )
+        usual = asdict(InputOptions())
+        given = {name: value for name, value in asdict(self.input).items() if value != usual[name] and name != "root"}
+        return {
+            **size,
+            "check": self.check,
+            "image": "keep",
+            **({"input": json.loads(json.dumps(given))} if given else {}),
+            **self.selection.published(part),
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,13 +63,15 @@ class Plan:
 
     Attributes:
         options: what decides the bytes.
-        tasks: (first row, row after the last), in order, together every row once.
+        part: of a split; None where there is none.
+        tasks: (first planned number, the one after the last), in order, together every number once.
         staged_bytes: size that the tars are planned to have, all together.
         state: `Input.state` of what was planned.
         tool_version: a resumed run must be of the same wellfed, or its bytes may differ.
     """
 
     options: PlanOptions
+    part: str | None
     tasks: tuple[tuple[int, int], ...]
     staged_bytes: int
     state: str
@@ -57,7 +80,7 @@ class Plan:
     @property
     def fingerprint(self) -> str:
         """Hex digest of everything but the input's state."""
-        text = json.dumps([asdict(self.options), self.tool_version], sort_keys=True)
+        text = json.dumps([asdict(self.options), self.part, self.tool_version], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def to_dict(self) -> dict[str, Any]:
@@ -65,33 +88,54 @@ class Plan:
         return {"fingerprint": self.fingerprint, "state": self.state, "tasks": [list(task) for task in self.tasks]}
 
 
-def make_plan(source: Input, options: PlanOptions, *, tool_version: str) -> Plan:
-    """Cut the rows into tasks whose tars stay within `shard_bytes`; a larger sample gets a shard of its own.
+def planned_sizes(source: Input, selection: Selection) -> np.ndarray:
+    """Bytes of each planned sample's image, i8, shape (found,), a copy; UNKNOWN_BYTES where the input knows none."""
+    sizes = np.array(selection.of(source.sizes, 0, selection.found), np.int64)
+    sizes[sizes == 0] = UNKNOWN_BYTES
+    return sizes
+
+
+def make_plan(
+    source: Input, selection: Selection, options: PlanOptions, *, part: str | None, tool_version: str
+) -> Plan:
+    """Cut the planned samples into tasks: of `shard_samples`, or whose tars stay within `shard_bytes`.
+
+    A sample larger than `shard_bytes` gets a shard of its own.
 
     Raises:
-        UsageError: shard_bytes is below 1, or so small that six digits cannot number the shards.
+        UsageError: the shard size is below 1, or so small that six digits cannot number the shards.
     """
-    if options.shard_bytes < 1:
-        raise UsageError("the shard size must be at least 1 byte", got=options.shard_bytes, remedy="Try 256MB.")
-    blocks = (source.sizes.astype(np.int64) + BLOCK - 1) // BLOCK * BLOCK + _SMALL_MEMBERS
-    ends = np.cumsum(blocks)
+    size = options.shard_bytes if options.shard_samples is None else options.shard_samples
+    if size is None or size < 1:
+        raise UsageError("the shard size must be at least 1 byte or sample", got=size, remedy="Try 256MB.")
+    # In place: one i8 a sample is all the memory this takes.
+    ends = planned_sizes(source, selection)
+    ends += BLOCK - 1
+    ends //= BLOCK
+    ends *= BLOCK
+    ends += _SMALL_MEMBERS
+    np.cumsum(ends, out=ends)
     tasks: list[tuple[int, int]] = []
     start = 0
     while start < len(ends):
-        written = int(ends[start - 1]) if start else 0
-        stop = max(start + 1, int(np.searchsorted(ends, written + options.shard_bytes, side="right")))
+        if options.shard_samples is not None:
+            stop = min(start + size, len(ends))
+        else:
+            written = int(ends[start - 1]) if start else 0
+            stop = max(start + 1, int(np.searchsorted(ends, written + size, side="right")))
         tasks.append((start, stop))
         start = stop
     if len(tasks) > _MOST_SHARDS:
         raise UsageError(
             f"a dataset has at most {_MOST_SHARDS:,} shards",
-            got=f"{len(tasks):,} shards of {options.shard_bytes:,} bytes",
+            got=f"{len(tasks):,} shards of {size:,} {'bytes' if options.shard_samples is None else 'samples'}",
             remedy="Choose a larger shard size.",
         )
     return Plan(
         options=options,
+        part=part,
         tasks=tuple(tasks),
         staged_bytes=int(ends[-1]) + len(tasks) * 2 * BLOCK,
-        state=source.state,
+        state=hashlib.sha256(f"{source.state} {selection.digest}".encode()).hexdigest(),
         tool_version=tool_version,
     )

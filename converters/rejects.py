@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,26 +43,38 @@ def reason_of(error: WellfedError) -> str:
     return re.sub(r" at 0x[0-9a-fA-F]+", "", text)
 
 
-def dump_rejects(rejects: Iterable[Reject]) -> bytes:
-    """The text of the file, in order of the keys; empty for none."""
-    lines = [
-        json.dumps({"key": each.key, **name_fields(each.name), "reason": each.reason}) + "\n"
-        for each in sorted(rejects)
-    ]
-    return "".join(lines).encode("ascii")
+def reject_line(reject: Reject) -> bytes:
+    """Its line in the file; the file is in the order of the keys."""
+    fields = {"key": reject.key, **name_fields(reject.name), "reason": reject.reason}
+    return json.dumps(fields).encode("ascii") + b"\n"
+
+
+def first_reject(path: Path) -> Reject:
+    """The first of a file that has some."""
+    with open(path, "rb") as file:
+        return _parsed(file.readline())
+
+
+def _parsed(line: bytes) -> Reject:
+    fields = json.loads(line)
+    return Reject(int(fields["key"]), name_of(fields), str(fields["reason"]))
+
+
+def iterate_rejects(path: Path) -> Iterator[Reject]:
+    """Read the file, line by line. Raises DamagedDatasetError naming the line that breaks it."""
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                reject = _parsed(line)
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
+                raise DamagedDatasetError(
+                    f"each line of {str(path)!r} must hold key, path and reason",
+                    got=f"line {number}: {error}",
+                    remedy="Convert the dataset again.",
+                ) from error
+            yield reject
 
 
 def load_rejects(path: Path) -> list[Reject]:
-    """Read the file. Raises DamagedDatasetError naming the line that breaks it."""
-    rejects = []
-    for number, line in enumerate(path.read_bytes().splitlines(), 1):
-        try:
-            fields = json.loads(line)
-            rejects.append(Reject(int(fields["key"]), name_of(fields), str(fields["reason"])))
-        except (ValueError, KeyError, TypeError) as error:
-            raise DamagedDatasetError(
-                f"each line of {str(path)!r} must hold key, path and reason",
-                got=f"line {number}: {error}",
-                remedy="Convert the dataset again.",
-            ) from error
-    return rejects
+    """Read the whole file; see `iterate_rejects`."""
+    return list(iterate_rejects(path))

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 from wellfed.pipeline import __version__
-from wellfed.pipeline.errors import SampleRejectedError, SourceChangedError, UsageError
-from wellfed.pipeline.formats import Manifest, index_dtype
-from wellfed.pipeline.hardware import usable_cores
+from wellfed.pipeline.errors import SourceChangedError, UsageError
+from wellfed.pipeline.formats import Manifest
 
 from .assemble import assemble
 from .destination import Destination
 from .files import disk_errors
-from .inputs import Input, list_input
-from .outputs import Output, open_output
-from .plan import CheckName, OutputName, Plan, PlanOptions, make_plan
-from .pool import run_tasks
-from .progress import ProgressCallback, Tally
-from .task import FIELDS, ShardResult, ShardTask, rows_name, tar_name, write_shard
-
-DEFAULT_SHARD_BYTES = 256_000_000
-
-OnRejected = Literal["reject", "fail"]
+from .inputs import InputOptions
+from .pack import pack
+from .plan import CheckName, OutputName
+from .progress import ProgressCallback
+from .request import DEFAULT_SHARD_BYTES, Job, OnRejected, Request, prepare
+from .selection import SelectionOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +39,8 @@ class ConversionResult:
         resumed: samples that an earlier, killed run had already dealt with.
         skipped: entries of the input that are no samples, by kind.
         notes: remarks on samples and on the input, counted.
-        fingerprint: the dataset's identity.
+        fingerprint: the dataset's identity; empty for a split, whose parts each have one.
+        parts: of a split, by name; the other figures are their sums.
     """
 
     destination: str
@@ -59,53 +56,11 @@ class ConversionResult:
     skipped: Mapping[str, int]
     notes: Mapping[str, int]
     fingerprint: str
+    parts: Mapping[str, ConversionResult] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON types."""
         return asdict(self)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Preview:
-    """What a conversion would do; sizes are planned ones.
-
-    Attributes:
-        found: samples found; refused: those that listing already found unusable.
-        shards: data files; bytes: space needed while converting.
-    """
-
-    found: int
-    refused: int
-    classes: int
-    shards: int
-    bytes: int
-    skipped: Mapping[str, int]
-    notes: Mapping[str, int]
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON types."""
-        return asdict(self)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Job:
-    """A conversion after its arguments were checked and its input listed."""
-
-    source_path: Path
-    source: Input
-    plan: Plan
-    output: Output
-    destination: Destination
-    workers: int
-    on_error: OnRejected
-    progress: ProgressCallback | None
-
-    @property
-    def bytes_needed(self) -> int:
-        names = sum(len(self.source.name(row)) for row in range(min(len(self.source), 1000)))
-        row_bytes = 2 * index_dtype(FIELDS).itemsize + names // min(len(self.source), 1000)
-        beyond = self.output.bytes_beyond_tars(self.source.sizes)
-        return self.plan.staged_bytes + beyond + len(self.source) * row_bytes + (1 << 20)
 
 
 def convert(
@@ -114,25 +69,33 @@ def convert(
     *,
     output: OutputName,
     shard_bytes: int = DEFAULT_SHARD_BYTES,
+    shard_samples: int | None = None,
     workers: int | None = None,
     check: CheckName = "decode",
     on_error: OnRejected = "reject",
+    max_rejects: int | str | None = None,
+    input: InputOptions | None = None,
+    selection: SelectionOptions | None = None,
     overwrite: bool = False,
     progress: ProgressCallback | None = None,
 ) -> ConversionResult:
-    """Repack an image folder (ROOT/CLASS/IMAGE) into shards that read fast.
+    """Repack images with their labels into shards that read fast.
 
-    Equal files and options give equal bytes, whatever the machine, the number of workers, and however often the run
+    Equal sources and options give equal bytes, whatever the machine, the number of workers, and however often the run
     was killed and started again. Each sample found is stored or listed with its reason in `rejects.jsonl`.
 
     Args:
-        src: the folder.
+        src: a folder, or whatever else `input` says.
         dst: a folder that is missing, empty, or holds an unfinished conversion of the same source and options.
         output: "webdataset" or "lmdb".
         shard_bytes: largest size of a tar; of the staged tars for LMDB.
+        shard_samples: samples found for each tar, in place of a size.
         workers: processes; None for one on each usable core.
         check: "decode" decodes each image once and so finds all damage; "header" reads only headers.
         on_error: "fail" stops at the first sample that cannot be stored.
+        max_rejects: more rejected samples than this, or than "P%" of those found, end the run.
+        input: how the source is to be read.
+        selection: which samples, in which order, and split into which datasets, each in a folder in `dst`.
         overwrite: replace a dataset of wellfed's, or an unfinished conversion of something else. The old dataset
             stays whole until the new one is ready.
         progress: called in this thread, a few times a second.
@@ -141,16 +104,48 @@ def convert(
         UsageError: a wrong argument; a source without images; a destination that is not ours or is in use.
         SourceChangedError: the source is not the one that the unfinished conversion was planned from.
         ResourceError: too little disk space; finished shards are kept and the same call continues.
-        SampleRejectedError: with on_error "fail".
+        SampleRejectedError: with on_error "fail", or more rejects than max_rejects.
         WorkerError: a worker process died again and again at one file.
     """
+    request = Request(
+        src=str(src),
+        dst=dst,
+        output=output,
+        shard_bytes=shard_bytes,
+        shard_samples=shard_samples,
+        check=check,
+        input=input or InputOptions(),
+        selection=selection or SelectionOptions(),
+        workers=workers,
+        on_error=on_error,
+        max_rejects=max_rejects,
+        overwrite=overwrite,
+    )
+    return run(request, progress=progress)
+
+
+def run(request: Request, *, progress: ProgressCallback | None = None) -> ConversionResult:
+    """Do what was asked for; see `convert`."""
     started = time.perf_counter()
-    with disk_errors(Path(dst)):
-        job = _prepare(src, dst, output, shard_bytes, workers, check, on_error, progress)
-        resumed = _convert(job, overwrite)
-        manifest = Manifest.load(job.destination.path)
+    with disk_errors(Path(request.dst)):
+        jobs = prepare(request)
+        # A run that was killed between two parts finds the first of them done.
+        done = [len(jobs) > 1 and not request.overwrite and _is_done(job) for job in jobs]
+        if all(done):
+            done = [False] * len(jobs)
+        results = {
+            job.plan.part: _result(job, job.selection.found if finished else _convert(job, progress), started)
+            for job, finished in zip(jobs, done, strict=True)
+        }
+    if None in results:
+        return results[None]
+    return _sum(request, {str(part): result for part, result in results.items()}, time.perf_counter() - started)
+
+
+def _result(job: Job, resumed: int, started: float) -> ConversionResult:
+    manifest = Manifest.load(job.destination.path)
     return ConversionResult(
-        destination=str(dst),
+        destination=str(job.destination.path),
         kind=manifest.kind,
         stored=manifest.samples,
         rejected=manifest.source["rejected"],
@@ -166,9 +161,30 @@ def convert(
     )
 
 
-def _convert(job: _Job, overwrite: bool) -> int:
+def _sum(request: Request, parts: Mapping[str, ConversionResult], seconds: float) -> ConversionResult:
+    results = list(parts.values())
+    notes: Counter[str] = Counter()
+    for result in results:
+        notes.update(result.notes)
+    return ConversionResult(
+        destination=str(request.dst),
+        kind=results[0].kind,
+        seconds=seconds,
+        workers=max(result.workers for result in results),
+        skipped=results[0].skipped,
+        notes=dict(notes),
+        fingerprint="",
+        parts=parts,
+        **{
+            name: sum(getattr(result, name) for result in results)
+            for name in ("stored", "rejected", "found", "shards", "bytes", "resumed")
+        },
+    )
+
+
+def _convert(job: Job, progress: ProgressCallback | None) -> int:
     """Do what is left to do; the number of samples that an earlier run had finished."""
-    destination = job.destination
+    destination, overwrite = job.destination, job.request.overwrite
     interrupted = destination.has_work
     if destination.has_dataset and not interrupted and not overwrite:
         raise _exists(destination)
@@ -186,85 +202,15 @@ def _convert(job: _Job, overwrite: bool) -> int:
             if not continues:
                 destination.begin()
                 job.source.save(destination.listing)
+                job.selection.save(destination.listing)
                 destination.write_plan(job.plan.to_dict())
             destination.check_space(job.bytes_needed)
-            results, resumed = _pack(job)
-            assemble(job.source, job.plan, job.output, job.destination, results, job.progress)
+            results, resumed = pack(job, progress)
+            assemble(job.source, job.selection, job.plan, job.output, job.destination, results, progress)
         if destination.publishing:
             destination.publish()
         destination.clean()
     return resumed
-
-
-def preview(src: str | Path, dst: str | Path, *, output: OutputName, shard_bytes: int = DEFAULT_SHARD_BYTES) -> Preview:
-    """What `convert` would do, without writing anything; raises what it would raise before its start."""
-    with disk_errors(Path(dst)):
-        job = _prepare(src, dst, output, shard_bytes, None, "decode", "reject", None)
-        job.destination.check_space(job.bytes_needed)
-    return Preview(
-        found=len(job.source),
-        refused=len(job.source.refused),
-        classes=len(job.source.class_names),
-        shards=len(job.plan.tasks) if output == "webdataset" else 1,
-        bytes=job.bytes_needed,
-        skipped=job.source.skipped,
-        notes=job.source.notes,
-    )
-
-
-def _prepare(
-    src: str | Path,
-    dst: str | Path,
-    output: OutputName,
-    shard_bytes: int,
-    workers: int | None,
-    check: CheckName,
-    on_error: OnRejected,
-    progress: ProgressCallback | None,
-) -> _Job:
-    for name, value, choices in (
-        ("output", output, get_args(OutputName)),
-        ("check", check, get_args(CheckName)),
-        ("on_error", on_error, get_args(OnRejected)),
-    ):
-        if value not in choices:
-            raise UsageError(f"{name} must be one of {', '.join(choices)}", got=value, remedy="Choose one of those.")
-    if workers is not None and workers < 1:
-        raise UsageError("there must be at least 1 worker", got=workers, remedy="Leave it out for one a core.")
-    source_path, destination = Path(src), Destination(Path(dst))
-    inside, outside = source_path.resolve(), destination.path.resolve()
-    if inside == outside or inside in outside.parents or outside in inside.parents:
-        raise UsageError(
-            "source and destination must not lie inside each other",
-            got=f"{source_path} and {destination.path}",
-            remedy="Give a destination elsewhere.",
-        )
-    destination.check_ours()
-    source = list_input(source_path)
-    options = PlanOptions(output=output, shard_bytes=shard_bytes, check=check)
-    plan = make_plan(source, options, tool_version=__version__)
-    if on_error == "fail" and source.refused:
-        row = min(source.refused)
-        raise _unusable(source, row)
-    cores = workers or max(1, int(usable_cores().value or 1))
-    return _Job(
-        source_path=source_path,
-        source=source,
-        plan=plan,
-        output=open_output(output),
-        destination=destination,
-        workers=min(cores, len(plan.tasks)),
-        on_error=on_error,
-        progress=progress,
-    )
-
-
-def _unusable(source: Input, row: int) -> SampleRejectedError:
-    return SampleRejectedError(
-        f"every sample must be storable, and {source.name(row).decode('utf-8', 'backslashreplace')!r} is not",
-        got=source.refused[row],
-        remedy="Mend or remove the file, or let such files be rejected (--on-error reject).",
-    )
 
 
 def _exists(destination: Destination) -> UsageError:
@@ -275,7 +221,7 @@ def _exists(destination: Destination) -> UsageError:
     )
 
 
-def _continues(job: _Job, overwrite: bool) -> bool:
+def _continues(job: Job, overwrite: bool) -> bool:
     """Whether the work folder holds this very conversion; raises where it holds another and that must not be lost."""
     found = job.destination.read_plan()
     if found is None:
@@ -293,72 +239,20 @@ def _continues(job: _Job, overwrite: bool) -> bool:
         )
     raise SourceChangedError(
         "the source must not change before an unfinished conversion continues",
-        got=f"{job.source_path}, which is not as it was when {where} was begun",
+        got=f"{job.location}, which is not as it was when {where} was begun",
         remedy="Restore the source, or use --overwrite to begin again.",
     )
 
 
-def _is_result(job: _Job) -> bool:
+def _is_done(job: Job) -> bool:
+    return job.destination.has_dataset and not job.destination.has_work and _is_result(job)
+
+
+def _is_result(job: Job) -> bool:
     manifest = Manifest.load(job.destination.path)
     return (
         manifest.kind == job.output.kind
-        and manifest.options == job.plan.options.published()
+        and manifest.options == job.plan.options.published(job.plan.part)
         and manifest.source["fingerprint"] == job.source.fingerprint
         and manifest.tool_version == __version__
     )
-
-
-def _pack(job: _Job) -> tuple[list[ShardResult], int]:
-    """Run the tasks that are not finished yet; all results in the plan's order, and the samples found finished."""
-    destination = job.destination
-    for leftover in destination.tasks.glob("*.tmp"):
-        leftover.unlink()
-    results: dict[int, ShardResult] = {}
-    tally = Tally("pack", len(job.source), job.progress)
-    waiting: list[ShardTask] = []
-    for number, (start, stop) in enumerate(job.plan.tasks):
-        result = ShardResult.load(destination.tasks, number)
-        if result is None or not _is_whole(destination, result):
-            waiting.append(
-                ShardTask(
-                    source=str(job.source_path.absolute()),
-                    saved=str(destination.listing.absolute()),
-                    staging=str(destination.tasks.absolute()),
-                    destination=str(destination.path),
-                    number=number,
-                    start=start,
-                    stop=stop,
-                    check=job.plan.options.check,
-                    on_error=job.on_error,
-                )
-            )
-        else:
-            results[number] = result
-            tally.finished(number, stop - start, len(result.rejects))
-    resumed = sum(stop - start for number, (start, stop) in enumerate(job.plan.tasks) if number in results)
-
-    def keep(position: int, result: ShardResult) -> None:
-        task = waiting[position]
-        results[task.number] = result
-        tally.finished(task.number, task.stop - task.start, len(result.rejects))
-
-    run_tasks(
-        write_shard,
-        [(task,) for task in waiting],
-        workers=job.workers,
-        describe=lambda position, last: _where(waiting[position], last),
-        on_result=keep,
-        on_progress=lambda position, value: tally.running(waiting[position].number, value[0], value[1]),
-    )
-    return [results[number] for number in range(len(job.plan.tasks))], resumed
-
-
-def _is_whole(destination: Destination, result: ShardResult) -> bool:
-    tar = destination.tasks / tar_name(result.number)
-    rows = destination.tasks / rows_name(result.number)
-    return not result.samples or (tar.is_file() and tar.stat().st_size == result.size and rows.is_file())
-
-
-def _where(task: ShardTask, last: Any) -> str:
-    rows = f"samples {task.start} to {task.stop - 1}"
-    return f"{rows}, at or soon after {last[2]!r}" if last else rows

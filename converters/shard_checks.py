@@ -17,11 +17,12 @@ import xxhash
 
 from wellfed.pipeline.decode.check import check_image
 from wellfed.pipeline.errors import DamagedDatasetError, SampleRejectedError
-from wellfed.pipeline.formats import INDEX_NAME, Manifest, mode_code, open_index
+from wellfed.pipeline.formats import INDEX_NAME, Manifest, Shard, mode_code, open_index
 from wellfed.pipeline.formats.lmdb import check_mappable
 from wellfed.pipeline.formats.names import Names, open_names
 
 from .files import sha256_of
+from .indexed_checks import check_indexed_tar, is_in_place
 from .rejects import name_of, reason_of
 from .verify import Problem
 
@@ -59,19 +60,17 @@ def check_shard(task: ShardCheck, *, report: Callable[[Any], None]) -> list[Prob
     """All that is wrong with these rows; reports (rows done, problems)."""
     directory = Path(task.directory)
     manifest = Manifest.load(directory)
-    index = open_index(directory / INDEX_NAME, fields=manifest.fields, samples=manifest.samples)
+    index = open_index(directory / INDEX_NAME, fields=tuple(manifest.members), samples=manifest.samples)
     shard = manifest.shards[task.shard]
     dataset = _Dataset(manifest, open_names(directory, manifest.samples), shard.name, task.deep)
     path = directory / shard.name
     problems: list[Problem] = []
     try:
-        if task.first:
-            size = path.stat().st_size
-            if size != shard.size:
-                problems.append(dataset.problem(None, f"{size} bytes, where the manifest says {shard.size}"))
-            elif sha256_of(path) != shard.sha256:
-                problems.append(dataset.problem(None, "its SHA-256 is not the manifest's"))
+        if task.first and (what := wrong_file(path, shard)):
+            problems.append(dataset.problem(None, what))
         check = _check_tar if manifest.kind == "webdataset" else _check_lmdb
+        if is_in_place(manifest):
+            check = _check_indexed
         reported = 0.0
         for done, found in check(dataset, path, index, task):
             problems += found
@@ -83,10 +82,28 @@ def check_shard(task: ShardCheck, *, report: Callable[[Any], None]) -> list[Prob
     return problems
 
 
-def _members(row: np.void) -> dict[str, str]:
+def wrong_file(path: Path, shard: Shard) -> str | None:
+    """What is wrong with a shard's file as a whole. Raises OSError where it cannot be read."""
+    size = path.stat().st_size
+    if size != shard.size:
+        return f"{size} bytes, where the manifest says {shard.size}"
+    return None if sha256_of(path) == shard.sha256 else "its SHA-256 is not the manifest's"
+
+
+def _members(row: np.void, manifest: Manifest) -> dict[str, str]:
     """Field to its name in the shard."""
-    extensions = {"image": row["ext"].decode("ascii", "replace"), "class": "cls", "json": "json"}
-    return {field: f"{int(row['key']):010d}.{extension}" for field, extension in extensions.items()}
+    image = row["ext"].decode("ascii", "replace")
+    return {field: f"{int(row['key']):010d}.{extension or image}" for field, extension in manifest.members.items()}
+
+
+def _check_indexed(
+    dataset: _Dataset, path: Path, index: np.ndarray, task: ShardCheck
+) -> Iterator[tuple[int, list[Problem]]]:
+    checked = check_indexed_tar(
+        dataset.manifest, dataset.names, path, index, start=task.start, stop=task.stop, deep=dataset.deep
+    )
+    for done, key, wrong in checked:
+        yield done, [dataset.problem(key, what) for what in wrong]
 
 
 def _check_tar(
@@ -94,7 +111,8 @@ def _check_tar(
 ) -> Iterator[tuple[int, list[Problem]]]:
     try:
         with tarfile.open(path, "r:") as tar:
-            found = {member.name: (member.offset_data, member.size) for member in tar if member.isreg()}
+            # What is no file has no size: a link or a folder is an extra member like any other.
+            found = {each.name: (each.offset_data, each.size if each.isreg() else -1) for each in tar}
     except tarfile.TarError as error:
         yield 0, [dataset.problem(None, f"it must be a tar; got {error}")]
         found = {}
@@ -103,13 +121,16 @@ def _check_tar(
         for done, row_number in enumerate(range(task.start, task.stop), 1):
             row = index[row_number]
             problems, values = [], {}
-            for field, name in _members(row).items():
+            for field, name in _members(row, dataset.manifest).items():
                 place = int(row[f"offset_{field}"]), int(row[f"size_{field}"])
                 member = found.pop(name, None)
                 if member != place:
                     seen = "no such member" if member is None else f"offset {member[0]}, size {member[1]}"
                     what = f"{name} must be at offset {place[0]}, size {place[1]}; got {seen}"
                     problems.append(dataset.problem(int(row["key"]), what))
+                if sum(place) > dataset.manifest.shards[task.shard].size:
+                    problems.append(dataset.problem(int(row["key"]), f"{name} lies outside the shard"))
+                    continue
                 values[field] = os.pread(fd, place[1], place[0])
             problems += _check_sample(dataset, row, row_number, values)
             yield done, problems
@@ -134,8 +155,9 @@ def _check_lmdb(
         return
     with environment:
         entries = environment.stat()["entries"]
-        if task.first and entries != len(dataset.manifest.fields) * dataset.manifest.samples:
-            what = f"{entries} entries, where the manifest says {dataset.manifest.samples} samples of 3 fields"
+        if task.first and entries != len(dataset.manifest.members) * dataset.manifest.samples:
+            samples, members = dataset.manifest.samples, len(dataset.manifest.members)
+            what = f"{entries} entries, where the manifest says {samples} samples of {members} fields"
             yield 0, [dataset.problem(None, what)]
         try:
             with environment.begin() as transaction, transaction.cursor() as cursor:
@@ -147,6 +169,8 @@ def _check_lmdb(
 def _walk(
     dataset: _Dataset, cursor: lmdb.Cursor, index: np.ndarray, task: ShardCheck
 ) -> Iterator[tuple[int, list[Problem]]]:
+    if task.start >= task.stop:
+        return
     first = b"%010d." % int(index["key"][task.start])
     more = cursor.first() if task.first else cursor.set_range(first)
     last = b"%010d/" % int(index["key"][task.stop - 1])  # "/" follows "." in ASCII
@@ -154,7 +178,7 @@ def _walk(
         last = b"\xff"
     for done, row_number in enumerate(range(task.start, task.stop), 1):
         row = index[row_number]
-        names = _members(row)
+        names = _members(row, dataset.manifest)
         values: dict[str, bytes] = {}
         problems = []
         for field, name in sorted(names.items(), key=lambda item: item[1]):
@@ -189,8 +213,10 @@ def _check_sample(dataset: _Dataset, row: np.void, row_number: int, values: Mapp
             what = _wrong_class(value, int(row["label"]))
         elif field == "json":
             what = _wrong_json(value, dataset, int(row["label"]), row_number)
-        else:
+        elif field == "image":
             what = _wrong_image(value, row) if dataset.deep else None
+        else:
+            what = None
         if what:
             problems.append(dataset.problem(key, what))
     return problems

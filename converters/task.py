@@ -21,11 +21,12 @@ from wellfed.pipeline.formats.index import index_dtype, mode_code
 
 from .files import disk_errors, write_file
 from .inputs import Input, open_saved
+from .layout import Layout
 from .outputs.tar import LARGEST_MEMBER, TarWriter
 from .plan import CheckName
-from .rejects import Reject, name_fields, reason_of
+from .rejects import Reject, reason_of, reject_line
+from .selection import load_order
 
-FIELDS = ("image", "class", "json")
 EXTENSIONS_OF = {"jpeg": "jpg", "jpe": "jpg", "jfif": "jpg", "tiff": "tif", "apng": "png"}
 """Common other spellings of the extensions that we store."""
 
@@ -37,13 +38,14 @@ class ShardTask:
     """What a worker needs to know.
 
     Attributes:
-        source, saved: the input's path and the folder with its saved listing.
+        kind, source, saved: the input's kind and location, and the folder with its saved listing and the order.
         staging: folder for the results.
         destination: for messages.
         number: position in the plan.
-        start, stop: rows.
+        start, stop: planned numbers.
     """
 
+    kind: str
     source: str
     saved: str
     staging: str
@@ -57,11 +59,11 @@ class ShardTask:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardResult:
-    """What became of a task; `rows_name` and `tar_name` hold its samples where there are any.
+    """What became of a task; `rows_name`, `tar_name` and `rejects_name` hold its samples, where there are any.
 
     Attributes:
         size, sha256: of the tar.
-        rejects: of the task's rows.
+        rejected: samples that were not stored.
         notes: counted over the stored samples.
     """
 
@@ -69,24 +71,20 @@ class ShardResult:
     samples: int
     size: int
     sha256: str
-    rejects: tuple[Reject, ...]
+    rejected: int
     notes: dict[str, int]
 
     def dump(self) -> bytes:
-        """JSON; names as latin-1 text, which holds any bytes."""
-        data = asdict(self)
-        data["rejects"] = [[key, name.decode("latin-1"), reason] for key, name, reason in self.rejects]
-        return json.dumps(data).encode()
+        """JSON."""
+        return json.dumps(asdict(self)).encode()
 
     @classmethod
     def load(cls, staging: Path, number: int) -> ShardResult | None:
         """A finished task's result; None where it is not finished."""
         try:
-            data = json.loads((staging / result_name(number)).read_bytes())
+            return cls(**json.loads((staging / result_name(number)).read_bytes()))
         except FileNotFoundError:
             return None
-        data["rejects"] = tuple(Reject(key, name.encode("latin-1"), reason) for key, name, reason in data["rejects"])
-        return cls(**data)
 
 
 def tar_name(number: int) -> str:
@@ -97,6 +95,11 @@ def tar_name(number: int) -> str:
 def rows_name(number: int) -> str:
     """Staged index rows of a task."""
     return f"{number:06d}.npy"
+
+
+def rejects_name(number: int) -> str:
+    """Staged lines of `rejects.jsonl` of a task; there is none where nothing was rejected."""
+    return f"{number:06d}.rejects"
 
 
 def result_name(number: int) -> str:
@@ -113,35 +116,61 @@ def write_shard(task: ShardTask, *, report: Callable[[Any], None]) -> ShardResul
     """
     staging = Path(task.staging)
     with disk_errors(Path(task.destination)):
-        source = open_saved(Path(task.source), Path(task.saved))
-        result, rows = _pack(task, staging, source, report)
-        if result.samples:
+        source = open_saved(task.kind, task.source, Path(task.saved))
+        order = load_order(Path(task.saved))
+        packing = _Packing(task, source, Layout.of(source.fields), order, report)
+        with TarWriter(staging / tar_name(task.number)) as tar:
+            packing.run(tar)
+        if packing.stored:
             buffer = io.BytesIO()
-            np.save(buffer, rows, allow_pickle=False)
+            np.save(buffer, packing.rows[: packing.stored], allow_pickle=False)
             write_file(staging / rows_name(task.number), buffer.getvalue())
         else:
             (staging / tar_name(task.number)).unlink()
+        if packing.rejects:
+            write_file(staging / rejects_name(task.number), b"".join(map(reject_line, packing.rejects)))
+        result = ShardResult(
+            number=task.number,
+            samples=packing.stored,
+            size=tar.size,
+            sha256=tar.sha256,
+            rejected=len(packing.rejects),
+            notes=dict(sorted(packing.notes.items())),
+        )
         write_file(staging / result_name(task.number), result.dump())
     return result
 
 
-def _pack(
-    task: ShardTask, staging: Path, source: Input, report: Callable[[Any], None]
-) -> tuple[ShardResult, np.ndarray]:
-    rows = np.zeros(task.stop - task.start, index_dtype(FIELDS))
-    rejects: list[Reject] = []
-    notes: Counter[str] = Counter()
-    stored = 0
-    reported = 0.0
-    with TarWriter(staging / tar_name(task.number)) as tar:
+class _Packing:
+    """One task's samples on their way into its tar."""
+
+    def __init__(
+        self,
+        task: ShardTask,
+        source: Input,
+        layout: Layout,
+        order: np.ndarray | None,
+        report: Callable[[Any], None],
+    ) -> None:
+        self._task, self._source, self._layout, self._order, self._report = task, source, layout, order, report
+        self._members = tuple(layout.members.items())
+        self.rows = np.zeros(task.stop - task.start, index_dtype(tuple(layout.members)))
+        self.rejects: list[Reject] = []
+        self.notes: Counter[str] = Counter()
+        self.stored = 0
+
+    def run(self, tar: TarWriter) -> None:
+        """Store or reject each sample."""
+        task, reported = self._task, 0.0
         for key in range(task.start, task.stop):
-            name = source.name(key)
+            row = key if self._order is None else int(self._order[key])
+            name = self._source.name(row)
             if (now := time.monotonic()) - reported > _REPORT_SECONDS:
-                report((key - task.start, len(rejects), os.fsdecode(name)))
+                self._report((key - task.start, len(self.rejects), os.fsdecode(name)))
                 reported = now
             try:
-                _store(tar, source, key, name, task.check, rows[stored], notes)
-                stored += 1
+                self._store(tar, key, row, name)
+                self.stored += 1
             except SampleRejectedError as error:
                 if task.on_error == "fail":
                     raise SampleRejectedError(
@@ -149,51 +178,42 @@ def _pack(
                         got=error.got,
                         remedy="Mend or remove the file, or let such files be rejected (--on-error reject).",
                     ) from error
-                rejects.append(Reject(key, name, reason_of(error)))
-    result = ShardResult(
-        number=task.number,
-        samples=stored,
-        size=tar.size,
-        sha256=tar.sha256,
-        rejects=tuple(rejects),
-        notes=dict(sorted(notes.items())),
-    )
-    return result, rows[:stored]
+                self.rejects.append(Reject(key, name, reason_of(error)))
 
-
-def _store(
-    tar: TarWriter, source: Input, key: int, name: bytes, check: CheckName, row: np.void, notes: Counter[str]
-) -> None:
-    if key in source.refused:
-        raise SampleRejectedError(source.refused[key])
-    data = source.read(key)
-    if len(data) > LARGEST_MEMBER:
-        raise SampleRejectedError("a sample must be smaller than 8 GiB", got=f"{len(data)} bytes")
-    head = check_image(data, check)
-    notes.update(head.notes)
-    given = os.path.splitext(name)[1][1:].decode("latin-1").lower()
-    if EXTENSIONS_OF.get(given, given) != head.ext:
-        notes["extension_differs"] += 1
-    label = int(source.labels[key])
-    values = {
-        "image": (head.ext, data),
-        "class": ("cls", b"%d" % label),
-        "json": ("json", sample_json(source.class_names[label], name)),
-    }
-    row["key"], row["label"] = key, label
-    row["width"], row["height"], row["orientation"] = head.width, head.height, head.orientation
-    row["mode"], row["ext"] = mode_code(head.mode), head.ext.encode("ascii")
-    for field, (extension, value) in values.items():
-        row[f"offset_{field}"] = tar.add(member_name(key, extension), value)
-        row[f"size_{field}"] = len(value)
-        row[f"xxh3_{field}"] = xxhash.xxh3_64_intdigest(value)
+    def _store(self, tar: TarWriter, key: int, number: int, name: bytes) -> None:
+        source = self._source
+        reason = source.refused.get(number)
+        if reason is not None:
+            raise SampleRejectedError(reason)
+        record = source.read(number)
+        data = record.image
+        if not data:
+            raise SampleRejectedError("the sample must have an image")
+        head = check_image(data, self._task.check)
+        label = int(source.labels[number])
+        if not 0 <= label < len(source.class_names):
+            raise SampleRejectedError("the sample must have a label")
+        values = self._layout.encode(
+            label=label, class_name=source.class_names[label], name=name, image=data, values=record.values
+        )
+        if max(map(len, values.values())) > LARGEST_MEMBER:
+            raise SampleRejectedError("each value of a sample must be smaller than 8 GiB")
+        # From here on the sample is stored.
+        self.notes.update(head.notes)
+        given = os.path.splitext(name)[1][1:].decode("latin-1").lower()
+        if given and EXTENSIONS_OF.get(given, given) != head.ext:
+            self.notes["extension_differs"] += 1
+        row = self.rows[self.stored]
+        row["key"], row["label"] = key, label
+        row["width"], row["height"], row["orientation"] = head.width, head.height, head.orientation
+        row["mode"], row["ext"] = mode_code(head.mode), head.ext.encode("ascii")
+        for field, extension in self._members:
+            value = values[field]
+            row[f"offset_{field}"] = tar.add(member_name(key, extension or head.ext), value)
+            row[f"size_{field}"] = len(value)
+            row[f"xxh3_{field}"] = xxhash.xxh3_64_intdigest(value)
 
 
 def member_name(key: int, extension: str) -> str:
     """Name of a sample's member, and its key in LMDB."""
     return f"{key:010d}.{extension}"
-
-
-def sample_json(class_name: str, name: bytes) -> bytes:
-    """The `json` field: class and original path (`name_base64` where that is not UTF-8)."""
-    return json.dumps({"class": class_name, **name_fields(name)}).encode("ascii")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -20,6 +20,7 @@ class Part:
         tar: its staged tar.
         rows_path: its index rows, an .npy file; offsets count in the tar.
         samples, size, sha256: of the tar.
+        members: stored fields in order, with their extensions; None for the image's, which is in the rows.
     """
 
     tar: Path
@@ -27,6 +28,7 @@ class Part:
     samples: int
     size: int
     sha256: str
+    members: Mapping[str, str | None]
 
     def rows(self) -> np.ndarray:
         """Its index rows, shape (samples,), memory-mapped."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -20,7 +20,7 @@ DATA_NAME = "data.mdb"
 
 _BATCH_BYTES = 64 << 20
 _BATCH_SAMPLES = 4096
-_FIELDS = ("image", "class", "json")
+_SIZES_AT_ONCE = 1 << 20
 
 # LMDB's sizes (mdb.c 0.9): page header, node header, and the share of a page above which a value gets its own pages.
 _PAGE_HEADER, _NODE_HEADER, _KEY = 16, 8, 16
@@ -33,7 +33,8 @@ class LmdbOutput:
 
     def bytes_beyond_tars(self, sizes: np.ndarray) -> int:
         """The environment, beside the tars it is written from; label and JSON take about 200 bytes."""
-        return map_bytes(sizes.astype(np.int64)) + map_bytes(np.full(len(sizes), 200))
+        images = (sizes[start : start + _SIZES_AT_ONCE] for start in range(0, len(sizes), _SIZES_AT_ONCE))
+        return map_bytes(images) + 500 * len(sizes)
 
     def assemble(
         self, parts: Sequence[Part], scratch: Path, final: Path, on_samples: Callable[[int], None]
@@ -62,23 +63,25 @@ class LmdbOutput:
         """The parts' rows without offsets: LMDB is read by key."""
         for part in parts:
             rows = np.array(part.rows())
-            for field in _FIELDS:
+            for field in part.members:
                 rows[f"offset_{field}"] = 0
             yield rows
 
 
-def map_bytes(sizes: np.ndarray, *, page: int | None = None) -> int:
+def map_bytes(sizes: Iterable[np.ndarray], *, page: int | None = None) -> int:
     """Upper bound for an environment with one entry of each of these value sizes, in whole MiB.
 
     Args:
-        sizes: bytes of the values, integer array.
+        sizes: bytes of the values, integer arrays.
         page: LMDB's page size; None for this machine's.
     """
     page = page or min(os.sysconf("SC_PAGE_SIZE"), 1 << 15)
-    node = sizes + _NODE_HEADER + _KEY + 2
-    large = node > (page - _PAGE_HEADER) // 2 - 2
-    own_pages = int((-(-(sizes[large] + _PAGE_HEADER) // page)).sum())
-    in_leaves = int(node[~large].sum()) + int(large.sum()) * (_NODE_HEADER + _KEY + 10)
+    own_pages = in_leaves = 0
+    for some in sizes:
+        node = some.astype(np.int64) + (_NODE_HEADER + _KEY + 2)
+        large = node > (page - _PAGE_HEADER) // 2 - 2
+        own_pages += int((-(-(some[large].astype(np.int64) + _PAGE_HEADER) // page)).sum())
+        in_leaves += int(node[~large].sum()) + int(large.sum()) * (_NODE_HEADER + _KEY + 10)
     # Appending leaves each leaf more than half full; branch pages are a few percent of the leaves.
     leaves = 2 * in_leaves // (page - _PAGE_HEADER) + 1
     total = (own_pages + leaves + leaves // 10 + 256) * page
@@ -86,10 +89,10 @@ def map_bytes(sizes: np.ndarray, *, page: int | None = None) -> int:
 
 
 def _write(parts: Sequence[Part], scratch: Path, on_samples: Callable[[int], None]) -> None:
-    sizes = [part.rows()[f"size_{field}"].astype(np.int64) for part in parts for field in _FIELDS]
+    sizes = (part.rows()[f"size_{field}"] for part in parts for field in part.members)
     environment = lmdb.open(
         str(scratch),
-        map_size=map_bytes(np.concatenate(sizes)),
+        map_size=map_bytes(sizes),
         max_dbs=0,
         lock=False,
         # Synced once at the end: a killed pass starts again anyway. Not a writable map: a full disk would kill us.
@@ -132,11 +135,11 @@ def _batches(parts: Sequence[Part]) -> Iterator[tuple[int, list[tuple[bytes, byt
         fd = os.open(part.tar, os.O_RDONLY | os.O_CLOEXEC)
         try:
             for row in part.rows():
-                extensions = {"image": row["ext"].decode("ascii"), "class": "cls", "json": "json"}
+                image = row["ext"].decode("ascii")
                 entries = []
-                for field, extension in extensions.items():
+                for field, extension in part.members.items():
                     value = os.pread(fd, int(row[f"size_{field}"]), int(row[f"offset_{field}"]))
-                    entries.append((b"%010d.%s" % (int(row["key"]), extension.encode("ascii")), value))
+                    entries.append((b"%010d.%s" % (int(row["key"]), (extension or image).encode("ascii")), value))
                 batch += sorted(entries)
                 samples += 1
                 weight += sum(len(value) for _, value in entries)

@@ -39,6 +39,7 @@ def progress_bar() -> Iterator[ProgressCallback]:
         bad = "damaged" if progress.stage == "check" else "rejected"
         bar.update(
             task.id,
+            total=progress.total,
             completed=progress.done,
             rate=f"{task.speed:,.0f}/s" if task.speed else "",
             bad=f"{progress.found_bad:,} {bad}",

@@ -1,9 +1,10 @@
-"""Values written on the command line: sizes and numbers of workers."""
+"""Values written on the command line: sizes, names, shares and numbers of workers."""
 
 from __future__ import annotations
 
 import math
 import re
+from typing import Any
 
 from ..errors import UsageError
 
@@ -19,6 +20,7 @@ _UNITS = {
     "gib": 1 << 30,
     "tib": 1 << 40,
 }
+_COLUMN_TYPES = ("number", "text", "json", "array", "bytes")
 
 
 def parse_bytes(text: str, *, option: str) -> int:
@@ -35,6 +37,63 @@ def parse_bytes(text: str, *, option: str) -> int:
             f"{option} must be a positive size with a unit from B to TiB", got=text, remedy="Write for example 256MB."
         )
     return int(size)
+
+
+def parse_shard_size(text: str, *, option: str) -> tuple[int, int | None]:
+    """Bytes, and the samples where they are the size: "256MB" gives (256000000, None), "1000samples" (0, 1000).
+
+    Raises:
+        UsageError: neither.
+    """
+    match = re.fullmatch(r"\s*(\d+)\s*samples?\s*", text.lower())
+    if match is None:
+        return parse_bytes(text, option=option), None
+    if int(match[1]) < 1:
+        raise UsageError(f"{option} must be at least 1 sample", got=text, remedy="Write for example 1000samples.")
+    return 0, int(match[1])
+
+
+def parse_names(text: str, *, option: str) -> tuple[str, ...]:
+    """Names between commas.
+
+    Raises:
+        UsageError: one of them is empty.
+    """
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise UsageError(f"{option} must be names between commas", got=text, remedy="Write for example cat,dog.")
+    return names
+
+
+def parse_column(text: str, *, option: str) -> tuple[str, Any]:
+    """A field's name and type: "caption:text".
+
+    Raises:
+        UsageError: anything else.
+    """
+    name, _, kind = text.rpartition(":")
+    if not name or kind not in _COLUMN_TYPES:
+        raise UsageError(
+            f"{option} must be NAME:TYPE with a type of {', '.join(_COLUMN_TYPES)}",
+            got=text,
+            remedy="Write for example caption:text.",
+        )
+    return name, kind
+
+
+def parse_shares(text: str, *, option: str) -> tuple[tuple[str, float], ...]:
+    """Names with shares: "train=0.9,val=0.1".
+
+    Raises:
+        UsageError: anything else.
+    """
+    parts = [part.partition("=") for part in text.split(",")]
+    try:
+        return tuple((name.strip(), float(share)) for name, _, share in parts)
+    except ValueError:
+        raise UsageError(
+            f"{option} must be names with shares", got=text, remedy="Write for example train=0.9,val=0.1."
+        ) from None
 
 
 def parse_workers(text: str) -> int | None:

@@ -14,6 +14,7 @@ SHOWN_CLASSES = 20
 def inspect(
     dataset: Path = typer.Argument(..., help="A converted dataset, or a folder of class folders.", show_default=False),
     as_json: bool = typer.Option(False, "--json", help="Write one JSON document to standard output."),
+    html: Path | None = typer.Option(None, "--html", help="Write a page with histograms and thumbnails to this file."),
 ) -> None:
     """Show what a dataset holds: classes, sizes, dimensions, image modes, shards."""
     from ..formats import open_source
@@ -22,15 +23,21 @@ def inspect(
     source = open_source(dataset)
     try:
         summary = summarize(source)
+        if html is not None:
+            from ..report import render_dataset, write_atomically
+
+            write_atomically(html, render_dataset(source, summary))
     finally:
         source.close()
     typer.echo(json.dumps(summary, indent=2) if as_json else _text(summary))
 
 
 def _text(summary: dict[str, Any]) -> str:
+    from ..formats.summary import printable
+
     sizes = summary["image_bytes"]
     lines = [
-        f"{_shown(summary['location'])}: {summary['kind']}, {summary['samples']:,} samples in "
+        f"{printable(summary['location'])}: {summary['kind']}, {summary['samples']:,} samples in "
         f"{len(summary['classes']):,} classes, {_bytes(sizes['total'])} of images",
         f"fingerprint  {summary['fingerprint']}",
     ]
@@ -65,16 +72,18 @@ def _text(summary: dict[str, Any]) -> str:
     lines.append("classes")
     # A thousand lines would push the rest off the screen; --json has them all.
     for entry in summary["classes"][:SHOWN_CLASSES]:
-        lines.append(f"  {entry['samples']:>9,}  {_shown(entry['name'])}")
+        lines.append(f"  {entry['samples']:>9,}  {printable(entry['name'])}")
     if (more := len(summary["classes"]) - SHOWN_CLASSES) > 0:
         lines.append(f"  and {more:,} more (--json lists them all)")
     return "\n".join(lines)
 
 
 def _counts(counts: Any) -> str:
+    from ..formats.summary import printable
+
     if not isinstance(counts, dict):
         return str(counts)
-    return ", ".join(f"{_shown(str(name))} {count}" for name, count in counts.items()) or "none"
+    return ", ".join(f"{printable(str(name))} {count}" for name, count in counts.items()) or "none"
 
 
 def _bytes(count: float) -> str:
@@ -83,9 +92,3 @@ def _bytes(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} TB"
-
-
-def _shown(name: str) -> str:
-    """A name as one printable line: a newline or a byte that is not UTF-8 must not disturb the terminal."""
-    printable = "".join(c if c.isprintable() or "\udc80" <= c <= "\udcff" else repr(c)[1:-1] for c in name)
-    return printable.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

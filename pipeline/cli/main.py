@@ -19,6 +19,7 @@ from .bench import bench
 from .convert import convert
 from .demo import demo
 from .doctor import doctor
+from .index import index
 from .inspect import inspect
 from .tune import tune
 from .verify import verify
@@ -33,7 +34,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (convert, verify, inspect, tune, bench, doctor, demo):
+for command in (convert, index, verify, inspect, tune, bench, doctor, demo):
     app.command()(command)
 
 

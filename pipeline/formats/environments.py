@@ -14,9 +14,16 @@ import lmdb
 class Environment:
     """One open environment; closes when its last user lets go."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, path: Path) -> None:
         self.handle: Any = lmdb.open(
-            str(directory), readonly=True, create=False, lock=False, readahead=False, meminit=False, max_spare_txns=16
+            str(path),
+            subdir=False,
+            readonly=True,
+            create=False,
+            lock=False,
+            readahead=False,
+            meminit=False,
+            max_spare_txns=16,
         )
 
 
@@ -66,7 +73,7 @@ class Environments:
                 self._fork_hooks = True
             environment = self._open.get(key)
             if environment is None:
-                environment = self._open[key] = Environment(path.parent)
+                environment = self._open[key] = Environment(path)
             return environment
 
     def _before_fork(self) -> None:

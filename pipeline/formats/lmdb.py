@@ -38,8 +38,13 @@ class LmdbSource(StoredSource):
             DamagedDatasetError: the environment is missing, cut short or lacks the key; names file and row.
             IndexError: a row outside 0..len-1.
         """
+        return self.read_field(row, "image")
+
+    def read_field(self, row: int, field: str) -> bytes:
+        """The stored bytes of one of a row's fields that are entries of their own; see `read`."""
         entry = self.index[self._checked_row(row)]
-        key = b"%010d." % int(entry["key"]) + bytes(entry["ext"])
+        extension = self._manifest.members[field]
+        key = b"%010d." % int(entry["key"]) + (bytes(entry["ext"]) if extension is None else extension.encode("ascii"))
         with ENVIRONMENTS:
             held = self._held.get()
             environment = held.environment
@@ -50,7 +55,7 @@ class LmdbSource(StoredSource):
                     data = transaction.get(key)
             except lmdb.Error as error:
                 raise self._damaged(row, DATA_NAME, str(error)) from error
-        if data is None or len(data) != int(entry["size_image"]):
+        if data is None or len(data) != int(entry[f"size_{field}"]):
             what = f"no key {key.decode('ascii', 'replace')}" if data is None else f"{len(data)} bytes"
             raise self._damaged(row, DATA_NAME, f"{what}, where the index says {int(entry['size_image'])} bytes")
         return data

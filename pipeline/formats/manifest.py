@@ -21,6 +21,12 @@ SCHEMA_VERSION = 1
 _AGAIN = "Convert the dataset again, or copy the file again from where it is whole."
 _LARGEST = (1 << 63) - 1
 _FIELD = re.compile(r"[a-z][a-z0-9_]*\Z")
+_EXTENSION = re.compile(r"[a-z0-9_-]+\Z")
+_USUAL_TYPES: Mapping[str, Mapping[str, str | None]] = {
+    "image": {"type": "image", "ext": None},
+    "class": {"type": "class", "ext": "cls"},
+    "json": {"type": "json", "ext": "json"},
+}
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 
 
@@ -55,7 +61,9 @@ class Manifest:
         kind: how samples are stored.
         samples: stored samples, the sum over the shards.
         class_names: a label is a position in it. Names that are not UTF-8 hold surrogate escapes.
-        fields: stored fields of a sample: "image", "class", "json".
+        fields: stored fields of a sample: "image", "class", "json", and what else the source had.
+        field_types: {"type", "ext"} of each field. A field is a member of its own with that extension (None: the
+            image's, in the index); one whose ext is "json" is a value in `fields` of the json member.
         shards: data files, in the order that the index's `shard` column counts.
         files: SHA-256 of every other published file, by name.
         options: the conversion's options that shaped the output.
@@ -77,6 +85,7 @@ class Manifest:
     source: Mapping[str, Any]
     notes: Mapping[str, int]
     tool_version: str
+    field_types: Mapping[str, Mapping[str, str | None]] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.kind not in ("webdataset", "lmdb"):
@@ -87,6 +96,10 @@ class Manifest:
         for field in self.fields:
             if not _FIELD.match(field):
                 raise _damaged("each field must be a lower-case word", field)
+        if not self.field_types:
+            usual = {field: _USUAL_TYPES[field] for field in self.fields if field in _USUAL_TYPES}
+            object.__setattr__(self, "field_types", usual)
+        _check_field_types(self.fields, self.field_types)
         if not isinstance(self.shards, tuple) or not all(isinstance(shard, Shard) for shard in self.shards):
             raise _damaged("the manifest's shards must be a list of shards", self.shards)
         _check_names("shard names", tuple(shard.name for shard in self.shards))
@@ -165,7 +178,14 @@ class Manifest:
         }
         for name in ("files", "options", "source", "notes"):
             data[name] = dict(data[name])
+        data["field_types"] = {name: dict(each) for name, each in self.field_types.items()}
         return json.dumps(data, sort_keys=True, indent=1) + "\n"
+
+    @cached_property
+    def members(self) -> Mapping[str, str | None]:
+        """The fields that are members of their own, in the order they are stored, with their extensions."""
+        types = self.field_types
+        return {field: types[field]["ext"] for field in self.fields if field == "json" or types[field]["ext"] != "json"}
 
     @cached_property
     def fingerprint(self) -> str:
@@ -201,7 +221,8 @@ def _check_fields(what: str, values: dict[str, Any], kind: type[Manifest] | type
     known = {field.name for field in dataclasses.fields(kind)}
     if unknown := sorted(set(values) - known):
         raise _damaged(f"{what} must have no fields but {', '.join(sorted(known))}", ", ".join(unknown))
-    if missing := sorted(known - set(values)):
+    # A manifest of the first version had the usual fields and did not say their types.
+    if missing := sorted(known - set(values) - {"field_types"}):
         raise _damaged(f"{what} must have every field", f"no {', '.join(missing)}")
 
 
@@ -215,6 +236,24 @@ def _check_names(what: str, names: Any) -> None:
         raise _damaged(f"the manifest's {what} must be a list of non-empty texts", names)
     if len(set(names)) != len(names):
         raise _damaged(f"the manifest's {what} must all differ", names)
+
+
+def _check_field_types(fields: tuple[str, ...], types: Any) -> None:
+    if not isinstance(types, Mapping) or set(types) != set(fields):
+        raise _damaged("the manifest's field_types must be those of its fields", types)
+    for field, each in types.items():
+        if not isinstance(each, Mapping) or set(each) != {"type", "ext"} or not isinstance(each["type"], str):
+            raise _damaged(f"the type of field {field!r} must have type and ext", each)
+        ext = each["ext"]
+        if (ext is None) != (field == "image") or (ext is not None and not _is_extension(ext)):
+            raise _damaged(f"the ext of field {field!r} must be a lower-case extension, the image's null", ext)
+    members = [each["ext"] for field, each in types.items() if field == "json" or each["ext"] != "json"]
+    if len(set(members)) != len(members):
+        raise _damaged("members must have different extensions", members)
+
+
+def _is_extension(value: Any) -> bool:
+    return isinstance(value, str) and bool(_EXTENSION.match(value))
 
 
 def _check_file_name(what: str, name: Any) -> None:

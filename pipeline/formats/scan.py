@@ -8,7 +8,7 @@ import os
 import stat
 from array import array
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -68,11 +68,70 @@ class FolderScan:
         return digest.hexdigest()
 
 
-class _Entry(NamedTuple):
+class Entry(NamedTuple):
+    """A file found: path relative to the root, bytes, modification time, and why it cannot be a sample."""
+
     path: bytes
     size: int
     mtime_ns: int
     reason: str | None
+
+
+class FolderWalk:
+    """A walk of a folder of class folders, for callers that keep the entries themselves; see `scan_folder`.
+
+    Attributes:
+        class_names: as in `FolderScan`.
+        skipped, notes: complete once `entries` is exhausted.
+
+    Raises:
+        UsageError: the root is missing, not a folder or unreadable.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root, self._top = root, os.fsencode(root)
+        self._listed = _list_root(root, self._top)
+        self.skipped: Counter[str] = Counter()
+        self.notes: Counter[str] = Counter()
+        self._classes: list[tuple[str, bytes]] = []
+        for name in self._listed:
+            if kind := _skip_kind(name):
+                self.skipped[kind] += 1
+            elif _is_no_folder(os.path.join(self._top, name)):
+                self.skipped["outside_class_folders"] += 1
+            else:
+                self._classes.append((name.decode("utf-8", "surrogateescape"), name))
+        self._classes.sort()
+        self.class_names = tuple(text for text, _ in self._classes)
+
+    def entries(self) -> Iterator[tuple[int, Entry]]:
+        """Label and entry of every file, in planned order. Raises UsageError at its end where there was none."""
+        above = frozenset({_identity(os.stat(self._top))})
+        total = 0
+        for label, (_, folder) in enumerate(self._classes):
+            found = 0
+            for entry in _walk(self._top, folder, above, self.skipped):
+                found += 1
+                yield label, entry
+            if not found:
+                self.notes["empty_class"] += 1
+            total += found
+        if not total:
+            raise _nothing_found(self._root, self._listed, self._classes, self.skipped)
+
+
+def walk_files(root: Path, skipped: Counter[str]) -> Iterator[Entry]:
+    """Every file below a folder, in the order of the relative paths' bytes, by the rules of `scan_folder`.
+
+    Args:
+        skipped: entries left out are counted here.
+
+    Raises:
+        UsageError: the root is missing, not a folder or unreadable.
+    """
+    top = os.fsencode(root)
+    _list_root(root, top)
+    yield from _walk(top, b"", frozenset(), skipped)
 
 
 def scan_folder(root: Path) -> FolderScan:
@@ -87,49 +146,28 @@ def scan_folder(root: Path) -> FolderScan:
     Raises:
         UsageError: the root is missing, not a folder, unreadable or empty, or no class folder holds a file.
     """
-    top = os.fsencode(root)
-    entries = _list_root(root, top)
-    skipped: Counter[str] = Counter()
-    notes: Counter[str] = Counter()
-    above = {_identity(os.stat(top))}
-    classes: list[tuple[str, bytes]] = []
-    for name in entries:
-        if kind := _skip_kind(name):
-            skipped[kind] += 1
-        elif _is_no_folder(os.path.join(top, name)):
-            skipped["outside_class_folders"] += 1
-        else:
-            classes.append((name.decode("utf-8", "surrogateescape"), name))
-    classes.sort()
-
+    walk = FolderWalk(root)
     names, offsets, labels = bytearray(), array("Q", [0]), array("q")
     sizes, mtimes, reasons = array("Q"), array("q"), {}
-    for label, (_, folder) in enumerate(classes):
-        found = _walk(top, folder, above, skipped)
-        if not found:
-            notes["empty_class"] += 1
-        found.sort()
-        for entry in found:
-            if entry.reason is not None:
-                reasons[len(labels)] = entry.reason
-            names += entry.path
-            offsets.append(len(names))
-            labels.append(label)
-            sizes.append(entry.size)
-            mtimes.append(entry.mtime_ns)
-    if not labels:
-        raise _nothing_found(root, entries, classes, skipped)
+    for label, entry in walk.entries():
+        if entry.reason is not None:
+            reasons[len(labels)] = entry.reason
+        names += entry.path
+        offsets.append(len(names))
+        labels.append(label)
+        sizes.append(entry.size)
+        mtimes.append(entry.mtime_ns)
     return FolderScan(
         root=Path(root),
-        class_names=tuple(text for text, _ in classes),
+        class_names=walk.class_names,
         names=bytes(names),
         offsets=np.array(offsets, dtype="<u8"),
         labels=np.array(labels, dtype="<i8"),
         sizes=np.array(sizes, dtype="<u8"),
         mtimes_ns=np.array(mtimes, dtype="<i8"),
         reasons=reasons,
-        skipped=dict(sorted(skipped.items())),
-        notes=dict(sorted(notes.items())),
+        skipped=dict(sorted(walk.skipped.items())),
+        notes=dict(sorted(walk.notes.items())),
     )
 
 
@@ -187,39 +225,57 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _walk(top: bytes, folder: bytes, above: set[tuple[int, int]], skipped: Counter[str]) -> list[_Entry]:
-    """All entries below one class folder, in no particular order."""
-    found: list[_Entry] = []
-    pending: list[tuple[bytes, frozenset[tuple[int, int]]]] = [(folder, frozenset(above))]
-    while pending:
-        path, parents = pending.pop()
+def _walk(top: bytes, folder: bytes, above: frozenset[tuple[int, int]], skipped: Counter[str]) -> Iterator[Entry]:
+    """All entries below one folder, in the order of their paths' bytes; holds one listing for each level."""
+    levels: list[tuple[bytes, list[bytes], frozenset[tuple[int, int]]]] = []
+    pending: tuple[bytes, frozenset[tuple[int, int]]] | None = (folder, above)
+    while True:
+        if pending is None:
+            while levels and not levels[-1][1]:
+                levels.pop()
+            if not levels:
+                return
+            prefix, names, parents = levels[-1]
+            pending = (prefix + names.pop(), parents)
+        path, parents = pending
+        pending = None
         full = os.path.join(top, path)
         try:
             status = os.stat(full)
         except OSError as error:
-            found.append(_Entry(path, 0, 0, _reason(full, error)))
+            yield Entry(path, 0, 0, _reason(full, error))
             continue
-        if stat.S_ISDIR(status.st_mode):
-            if _identity(status) in parents:
-                found.append(_Entry(path, 0, 0, "symbolic link loop"))
+        if not stat.S_ISDIR(status.st_mode):
+            yield _file_entry(path, full, status)
+        elif _identity(status) in parents:
+            yield Entry(path, 0, 0, "symbolic link loop")
+        else:
+            try:
+                children = _children(full, skipped)
+            except OSError as error:
+                yield Entry(path, 0, 0, _reason(full, error))
+                continue
+            levels.append((path + b"/" if path else b"", children, parents | {_identity(status)}))
+
+
+def _children(full: bytes, skipped: Counter[str]) -> list[bytes]:
+    """Names in a folder, the last one first, a folder's where its files' paths belong: as if it ended in a slash."""
+    names = []
+    with os.scandir(full) as listed:
+        for entry in listed:
+            if kind := _skip_kind(entry.name):
+                skipped[kind] += 1
                 continue
             try:
-                children = os.listdir(full)
-            except OSError as error:
-                found.append(_Entry(path, 0, 0, _reason(full, error)))
-                continue
-            inside = parents | {_identity(status)}
-            for name in children:
-                if kind := _skip_kind(name):
-                    skipped[kind] += 1
-                else:
-                    pending.append((path + b"/" + name, inside))
-        else:
-            found.append(_file_entry(path, full, status))
-    return found
+                is_folder = entry.is_dir()
+            except OSError:
+                is_folder = False  # what is wrong with it is found, and said, when its turn comes
+            names.append(entry.name + b"/" if is_folder else entry.name)
+    names.sort(reverse=True)
+    return [name.rstrip(b"/") for name in names]
 
 
-def _file_entry(path: bytes, full: bytes, status: os.stat_result) -> _Entry:
+def _file_entry(path: bytes, full: bytes, status: os.stat_result) -> Entry:
     reason = None
     if not stat.S_ISREG(status.st_mode):
         reason = "not a regular file"
@@ -227,7 +283,7 @@ def _file_entry(path: bytes, full: bytes, status: os.stat_result) -> _Entry:
         reason = "unreadable: permission denied"
     elif status.st_size == 0:
         reason = "zero bytes"
-    return _Entry(path, status.st_size, status.st_mtime_ns, reason)
+    return Entry(path, status.st_size, status.st_mtime_ns, reason)
 
 
 def _reason(full: bytes, error: OSError) -> str:

@@ -78,6 +78,14 @@ class StoredSource:
             self._index = _checked_index(self._directory, self._manifest)
         return self._index
 
+    def read_field(self, row: int, field: str) -> bytes:
+        """The stored bytes of one of a row's fields that are members of their own; raises as `read` does."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Let go of open files; reading opens them again."""
+        raise NotImplementedError
+
     def __len__(self) -> int:
         return self._manifest.samples
 
@@ -117,13 +125,13 @@ class StoredSource:
 def _checked_index(directory: Path, manifest: Manifest) -> np.ndarray:
     """The index, once no row of it points outside the shards or classes that the manifest lists."""
     path = directory / INDEX_NAME
-    index = open_index(path, fields=manifest.fields, samples=manifest.samples)
+    index = open_index(path, fields=tuple(manifest.members), samples=manifest.samples)
     shard_sizes = np.array([shard.size for shard in manifest.shards], dtype=np.uint64)
     labels, shards = index["label"], index["shard"]
     wrong = (labels < 0) | (labels >= len(manifest.class_names)) | (shards >= len(shard_sizes))
     if not wrong.any() and len(index):
         room = shard_sizes[shards]
-        for field in manifest.fields:
+        for field in manifest.members:
             # Subtracted, not added: a sum of two damaged u8 could wrap around.
             sizes, offsets = index[f"size_{field}"], index[f"offset_{field}"]
             wrong |= (sizes > room) | (offsets > room - np.minimum(sizes, room))

@@ -61,6 +61,12 @@ def summarize(source: Source) -> dict[str, Any]:
     return summary
 
 
+def printable(name: str) -> str:
+    """A name as one printable line: a newline or a byte that is not UTF-8 must not disturb a terminal or a page."""
+    shown = "".join(c if c.isprintable() or "\udc80" <= c <= "\udcff" else repr(c)[1:-1] for c in name)
+    return shown.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
 def _spread(column: np.ndarray) -> dict[str, float] | None:
     if not len(column):
         return None

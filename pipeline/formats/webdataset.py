@@ -34,16 +34,20 @@ class WebDatasetSource(StoredSource):
             DamagedDatasetError: the shard is missing or cut short; names shard and row.
             IndexError: a row outside 0..len-1.
         """
+        return self.read_field(row, "image")
+
+    def read_field(self, row: int, field: str) -> bytes:
+        """The stored bytes of one of a row's fields that are members of their own; see `read`."""
         entry = self.index[self._checked_row(row)]
         shard = self._manifest.shards[int(entry["shard"])]
-        size = int(entry["size_image"])
+        size = int(entry[f"size_{field}"])
         try:
             file = self._shards.get().file(self._directory / shard.name)
             # Whole, or bytes of a shard that was replaced could pass for the image.
             actual = os.fstat(file.descriptor).st_size
             if actual != shard.size:
                 raise self._damaged(row, shard.name, f"a file of {actual} bytes instead of {shard.size}")
-            data = os.pread(file.descriptor, size, int(entry["offset_image"]))
+            data = os.pread(file.descriptor, size, int(entry[f"offset_{field}"]))
         except OSError as error:
             raise self._damaged(row, shard.name, str(error)) from error
         if len(data) != size:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .dataset import render_dataset
 from .html import render_html
 from .markdown import render_markdown
 from .schema import validate_report
@@ -10,6 +11,7 @@ from .write import write_atomically, write_report
 
 __all__ = [
     "python_lines",
+    "render_dataset",
     "render_html",
     "render_markdown",
     "validate_report",

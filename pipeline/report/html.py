@@ -7,9 +7,8 @@ from html import escape
 from typing import Any
 
 from . import charts, facts, sections, words
-from .markup import Cell, figure, note, section, table
+from .markup import Cell, figure, note, page, section, table
 from .schema import validate_report
-from .style import STYLE
 from .svg import bullet
 
 __all__ = ["render_html"]
@@ -41,15 +40,7 @@ def render_html(report: Mapping[str, Any]) -> str:
         sections.reproduce(report),
     ]
     body += ["</main>", _footer(report)]
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        '<meta name="color-scheme" content="light dark">'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-        f"<title>{escape(title)} - wellfed</title><style>{STYLE}</style></head><body>\n"
-        + "\n".join(part for part in body if part)
-        + "\n</body></html>\n"
-    )
+    return page(title, body)
 
 
 def _banner(report: Mapping[str, Any]) -> str:

@@ -5,9 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-__all__ = ["Cell", "figure", "note", "section", "table"]
+from .style import STYLE
+
+__all__ = ["Cell", "figure", "note", "page", "section", "table"]
 
 Cell = str | tuple[str, str]
+
+
+def page(title: str, body: Sequence[str], *, allowed: str = "style-src 'unsafe-inline'") -> str:
+    """A whole page that fetches nothing; `body` is markup, `allowed` what its content policy lets in."""
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        f'<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; {allowed}">'
+        f"<title>{escape(title)} - wellfed</title><style>{STYLE}</style></head><body>\n"
+        + "\n".join(part for part in body if part)
+        + "\n</body></html>\n"
+    )
 
 
 def section(title: str, body: str, identifier: str) -> str:

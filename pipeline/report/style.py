@@ -87,6 +87,15 @@ svg .tip{stroke:var(--ink);stroke-width:2}
 .chosen{--c:var(--chosen)}.stock{--c:var(--stock)}.current{--c:var(--current)}.candidate{--c:var(--other)}
 .ceiling{--c:var(--stock)}.loader{--c:var(--other)}.plain{--c:var(--soft)}.good{--c:var(--good)}.bad{--c:var(--bad)}
 .fit{--c:var(--soft)}
+.thumbs{display:grid;grid-template-columns:repeat(auto-fill,minmax(8.5rem,1fr));gap:1rem .9rem;list-style:none;
+margin:.8rem 0;padding:0}.thumbs li{min-width:0;font-size:.82rem;line-height:1.35}
+.thumbs img,.thumbs .broken{display:block;width:100%;aspect-ratio:4/3;object-fit:contain;background:var(--wash);
+border-radius:4px;margin-bottom:.3rem}.thumbs .broken{padding:.6rem;color:var(--bad);overflow:hidden}
+.thumbs b,.thumbs span{display:block;white-space:nowrap;overflow:hidden;text-overflow:ellipsis}
+.thumbs b{font-weight:600}.thumbs span{color:var(--soft)}
+.pair{display:grid;grid-template-columns:1fr 1fr;gap:0 2rem}.pair>*{min-width:0}
+svg .bin{fill:var(--other)}
+@media(max-width:46rem){.pair{grid-template-columns:1fr}}
 @media(max-width:46rem){body{font-size:15px}.tiles{grid-template-columns:1fr 1fr;gap:.6rem 1.25rem}
 h1{font-size:1.7rem}.tile .value{font-size:1.4rem}.kicker{margin-top:1.4rem}
 dl.facts{grid-template-columns:1fr;gap:0}dl.facts dd{margin-bottom:.5rem}}

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-__all__ = ["Axis", "Mark", "Row", "Series", "bullet", "line_chart", "row_chart"]
+__all__ = ["Axis", "Mark", "Row", "Series", "bullet", "line_chart", "opening", "row_chart"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,8 @@ class Series:
     names: Sequence[str] = field(default=())
 
 
-def _open(identifier: str, title: str, description: str, height: float, kind: str) -> list[str]:
+def opening(identifier: str, title: str, description: str, height: float, kind: str) -> list[str]:
+    """The start of a chart, with its words for assistive technology; the caller closes the element."""
     return [
         f'<svg class="chart {kind}" role="img" height="{height:g}" width="100%" '
         f'aria-labelledby="{identifier}-t {identifier}-d" xmlns="http://www.w3.org/2000/svg">',
@@ -124,7 +125,7 @@ def row_chart(
     """
     row_height, top, foot = 42, 18 * len(marks) + 4, 22
     bottom = top + row_height * len(rows)
-    out = _open(identifier, title, description, bottom + foot, "rows")
+    out = opening(identifier, title, description, bottom + foot, "rows")
     for value, label in axis.ticks():
         x = axis.at(value)
         anchor = "start" if x < 4 else "end" if x > 96 else "middle"
@@ -187,7 +188,7 @@ def line_chart(
 ) -> str:
     """Series over two axes, with horizontal marks (targets, caps) and vertical ones (epoch boundaries)."""
     top = 20 if verticals else 10
-    out = _open(identifier, title, description, top + height + 38, "lines")
+    out = opening(identifier, title, description, top + height + 38, "lines")
     for value, label in y_axis.ticks():
         y = top + height * (1 - y_axis.at(value) / 100)
         out.append(f'<line class="grid" x1="0" x2="100%" y1="{y:.1f}" y2="{y:.1f}"/>')
@@ -252,7 +253,7 @@ def _title(text: str) -> str:
 
 def bullet(identifier: str, value: float | None, target: float | None, *, title: str, good: bool) -> str:
     """A thin gauge from 0 to 1 with a tick at the target; empty where nothing was measured."""
-    out = _open(identifier, title, title, 14, "bullet")
+    out = opening(identifier, title, title, 14, "bullet")
     out.append('<rect class="track" x="0" y="4" width="100%" height="6" rx="3"/>')
     if value is not None:
         tone = "good" if good else "bad"

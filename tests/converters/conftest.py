@@ -23,10 +23,10 @@ def jpeg(seed: int, width: int = 40, height: int = 30) -> bytes:
 @pytest.fixture(autouse=True)
 def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
     """Left to themselves, conversion and verification start one worker: a test that wants more says so."""
-    from wellfed.converters import checks, run
+    from wellfed.converters import checks, request
     from wellfed.pipeline.hardware import Fact
 
-    for module in (run, checks):
+    for module in (request, checks):
         monkeypatch.setattr(module, "usable_cores", lambda: Fact("usable cores", 1, "cores", "test"))
 
 

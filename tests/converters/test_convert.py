@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from wellfed.converters import convert, verify
+from wellfed.converters.inputs import InputOptions, list_input
 from wellfed.converters.plan import OutputName
 from wellfed.converters.progress import Progress
 from wellfed.pipeline.errors import SampleRejectedError, SourceChangedError, UsageError
@@ -166,16 +167,14 @@ def test_names_of_any_bytes_are_kept(tmp_path: Path, output: OutputName, make_jp
 
 
 def test_file_that_changes_after_planning_is_rejected(photos: Path, tmp_path: Path) -> None:
-    from wellfed.converters.inputs import FolderInput
-
-    source = FolderInput.list(photos)
+    source = list_input(str(photos), InputOptions())
     (photos / "a" / "0.jpg").write_bytes(b"longer " * 1000)
     os.utime(photos / "a" / "1.jpg", (5, 5))
     (photos / "a" / "2.jpg").unlink()
     for row, reason in ((0, "must not change"), (1, "must not change"), (2, "No such file")):
         with pytest.raises(SampleRejectedError, match=reason):
             source.read(row)
-    assert source.read(3) == (photos / "a" / "3.jpg").read_bytes()
+    assert source.read(3).image == (photos / "a" / "3.jpg").read_bytes()
 
 
 def test_source_of_nothing_but_rejects_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:

@@ -226,7 +226,7 @@ def test_map_is_large_enough_for_any_mixture_of_sizes(tmp_path: Path) -> None:
     for number, most in enumerate((10, 1500, 2040, 5000, 70_000)):
         sizes = random.integers(1, most, 3000)
         folder = tmp_path / str(number)
-        environment = lmdb.open(str(folder), map_size=lmdb_output.map_bytes(sizes), lock=False, sync=False)
+        environment = lmdb.open(str(folder), map_size=lmdb_output.map_bytes([sizes]), lock=False, sync=False)
         with environment, environment.begin(write=True) as transaction:
             for key, size in enumerate(sizes.tolist()):
                 assert transaction.put(b"%010d.json" % key, bytes(size), append=True)

@@ -11,6 +11,7 @@ import pytest
 from wellfed.converters import plan
 from wellfed.converters.inputs import Input
 from wellfed.converters.plan import PlanOptions, make_plan
+from wellfed.converters.selection import Selection
 from wellfed.pipeline.errors import UsageError
 
 
@@ -22,7 +23,8 @@ class Sizes:
 
 def tasks(sizes: list[int], shard_bytes: int) -> tuple[tuple[int, int], ...]:
     options = PlanOptions(output="webdataset", shard_bytes=shard_bytes, check="decode")
-    return make_plan(cast(Input, Sizes(np.array(sizes))), options, tool_version="1").tasks
+    selection = Selection(None, len(sizes), {})
+    return make_plan(cast(Input, Sizes(np.array(sizes))), selection, options, part=None, tool_version="1").tasks
 
 
 def test_shards_fill_up_to_the_size() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -225,3 +226,49 @@ def test_report_is_json(wds: Path, make_jpeg: Callable[..., bytes]) -> None:
     report = json.loads(json.dumps(verify(wds).to_dict()))
     assert report["ok"] is False
     assert report["problems"] == [{"file": "extra", "key": None, "what": "extra: the manifest does not list it"}]
+
+
+def test_shards_are_compared_even_where_the_index_is_unreadable(wds: Path, environment_folder: Path) -> None:
+    for folder, shard in ((wds, "data-000001.tar"), (environment_folder, "data.mdb")):
+        (folder / INDEX_NAME).write_bytes(b"x")
+        flip(folder / shard, 10_000)
+        assert findings(folder) == {(INDEX_NAME, None), (shard, None)}
+
+
+@pytest.mark.parametrize("column", ["offset_image", "size_image", "size_json", "shard", "key"])
+def test_an_index_with_any_high_bit_flipped_is_found_without_harm(wds: Path, column: str) -> None:
+    # given one row that points far outside, and a manifest that agrees
+    whole = index_of(wds)
+    for row in (0, 11):
+        index = whole.copy()
+        index[column][row] ^= 1 << (31 if column == "shard" else 62)
+        np.save(wds / INDEX_NAME, index)
+        sign(wds, INDEX_NAME)
+        # then it is a finding, not a crash or an attempt to read so much
+        assert findings(wds) != set()
+
+
+def test_a_key_that_was_never_planned_is_found(wds: Path) -> None:
+    index = index_of(wds)
+    index["key"][11] = 12
+    np.save(wds / INDEX_NAME, index)
+    sign(wds, INDEX_NAME)
+    assert (INDEX_NAME, None) in findings(wds)
+
+
+def test_two_swapped_labels_are_found(wds: Path, environment_folder: Path) -> None:
+    for folder in (wds, environment_folder):
+        index = index_of(folder)
+        index["label"][[0, 11]] = index["label"][[11, 0]]
+        np.save(folder / INDEX_NAME, index)
+        sign(folder, INDEX_NAME)
+        assert {key for _, key in findings(folder)} == {0, 11}
+
+
+def test_a_link_among_the_members_is_found(wds: Path) -> None:
+    with tarfile.open(wds / "data-000000.tar", "a") as tar:
+        link = tarfile.TarInfo("0000000000.txt")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(link)
+    words = [problem.what for problem in verify(wds).problems]
+    assert "extra member '0000000000.txt'" in words

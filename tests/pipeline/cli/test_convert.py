@@ -67,7 +67,7 @@ def test_on_error_fail_ends_with_1(photos: Path, tmp_path: Path, capsys: pytest.
 
 def test_dry_run_writes_nothing(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("convert", photos, tmp_path / "out", "--format", "webdataset", "--shard-size", "1B", "--dry-run") == 0
-    assert "6 files of 2 classes into 6 webdataset shard(s)" in capsys.readouterr().out
+    assert "6 samples of 2 classes into 6 webdataset shard(s)" in capsys.readouterr().out
     assert run("convert", photos, tmp_path / "out", "--format", "lmdb", "--dry-run", "--json") == 0
     document = json.loads(capsys.readouterr().out)
     assert (document["schema"], document["found"], document["shards"]) == ("wellfed-conversion-plan", 6, 1)

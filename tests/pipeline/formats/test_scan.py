@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -168,17 +169,17 @@ def test_unreadable_files_and_folders_are_rejected(tmp_path: Path, monkeypatch: 
     _put(tmp_path, "a/locked.jpg")
     _put(tmp_path, "a/locked/x.jpg")
     _put(tmp_path, "a/open.jpg")
-    access, listdir = os.access, os.listdir
+    access, scandir = os.access, os.scandir
 
-    def refuse(path: bytes) -> list[bytes]:
+    def refuse(path: bytes) -> Any:
         if path.endswith(b"locked"):
             raise PermissionError(13, "Permission denied")
-        return listdir(path)
+        return scandir(path)
 
     monkeypatch.setattr(os, "access", lambda path, mode: not path.endswith(b"locked.jpg") and access(path, mode))
-    monkeypatch.setattr(os, "listdir", refuse)
+    monkeypatch.setattr(os, "scandir", refuse)
     scan = scan_folder(tmp_path)
-    assert _names(scan) == [b"a/locked", b"a/locked.jpg", b"a/open.jpg"]
+    assert _names(scan) == [b"a/locked.jpg", b"a/locked", b"a/open.jpg"]
     assert scan.reasons == {0: "unreadable: permission denied", 1: "unreadable: permission denied"}
 
 

@@ -1,0 +1,210 @@
+"""What a conversion was asked to do: checked, listed and planned, before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from wellfed.pipeline import __version__
+from wellfed.pipeline.errors import SampleRejectedError, UsageError
+from wellfed.pipeline.formats import index_dtype
+from wellfed.pipeline.hardware import usable_cores
+
+from .destination import Destination
+from .inputs import Input, InputOptions, list_input
+from .layout import Layout
+from .outputs import Output, open_output
+from .plan import CheckName, OutputName, Plan, PlanOptions, make_plan, planned_sizes
+from .selection import Selection, SelectionOptions, select
+
+DEFAULT_SHARD_BYTES = 256_000_000
+
+OnRejected = Literal["reject", "fail"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """The arguments of `convert`, which says what they mean; max_rejects is samples, or "P%" of those found."""
+
+    src: str | Path
+    dst: str | Path
+    output: OutputName
+    shard_bytes: int = DEFAULT_SHARD_BYTES
+    shard_samples: int | None = None
+    check: CheckName = "decode"
+    input: InputOptions = field(default_factory=InputOptions)
+    selection: SelectionOptions = field(default_factory=SelectionOptions)
+    workers: int | None = None
+    on_error: OnRejected = "reject"
+    max_rejects: int | str | None = None
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        for name, choices in (("output", OutputName), ("check", CheckName), ("on_error", OnRejected)):
+            value, allowed = getattr(self, name), get_args(choices)
+            if value not in allowed:
+                raise UsageError(
+                    f"{name} must be one of {', '.join(allowed)}", got=value, remedy="Choose one of those."
+                )
+        if self.workers is not None and self.workers < 1:
+            raise UsageError("there must be at least 1 worker", got=self.workers, remedy="Leave it out.")
+        most_rejects(self.max_rejects, 0)
+
+    @property
+    def plan_options(self) -> PlanOptions:
+        """What decides the published bytes."""
+        return PlanOptions(
+            output=self.output,
+            shard_bytes=self.shard_bytes if self.shard_samples is None else None,
+            shard_samples=self.shard_samples,
+            check=self.check,
+            input=self.input,
+            selection=self.selection,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One destination of a conversion: the only one, or that of one part of a split.
+
+    Attributes:
+        location: of the source, as given.
+        most_rejects: more rejected samples than this end the run; None for any number.
+    """
+
+    request: Request
+    location: str
+    source: Input
+    selection: Selection
+    plan: Plan
+    output: Output
+    destination: Destination
+    workers: int
+    most_rejects: int | None
+
+    @property
+    def bytes_needed(self) -> int:
+        """Disk space while converting, as far as the input knows the sizes."""
+        some = range(min(self.selection.found, 1000))
+        names = sum(len(self.source.name(self.selection.row(number))) for number in some)
+        members = tuple(Layout.of(self.source.fields).members)
+        row_bytes = 2 * index_dtype(members).itemsize + names // len(some)
+        beyond = self.output.bytes_beyond_tars(planned_sizes(self.source, self.selection))
+        listing = 40 * len(self.source)
+        return self.plan.staged_bytes + beyond + listing + self.selection.found * row_bytes + (1 << 20)
+
+
+def prepare(request: Request) -> list[Job]:
+    """List the source and plan each destination; writes nothing.
+
+    Raises:
+        UsageError: the source cannot be used, the destination is not ours, or the options do not fit the source.
+        SampleRejectedError: with on_error "fail", a sample that listing refused.
+    """
+    location, root = str(request.src), Path(request.dst)
+    _check_apart(location, root)
+    parts = [name for name, _ in request.selection.split]
+    destinations: dict[str | None, Destination] = (
+        {name: Destination(root / name) for name in parts} if parts else {None: Destination(root)}
+    )
+    _check_root(root, parts)
+    for destination in destinations.values():
+        destination.check_ours()
+    source = list_input(location, request.input)
+    Layout.of(source.fields)
+    jobs = []
+    cores = request.workers or max(1, int(usable_cores().value or 1))
+    for part, selection in select(source, request.selection).items():
+        if request.on_error == "fail":
+            for row in _refused_rows(source, selection):
+                raise _unusable(source, row)
+        plan = make_plan(source, selection, request.plan_options, part=part, tool_version=__version__)
+        jobs.append(
+            Job(
+                request=request,
+                location=location,
+                source=source,
+                selection=selection,
+                plan=plan,
+                output=open_output(request.output),
+                destination=destinations[part],
+                workers=min(cores, len(plan.tasks)),
+                most_rejects=most_rejects(request.max_rejects, selection.found),
+            )
+        )
+    return jobs
+
+
+def most_rejects(given: int | str | None, found: int) -> int | None:
+    """How many samples may be rejected of those found.
+
+    Raises:
+        UsageError: neither a number from 0 on nor a percentage from 0% to 100%.
+    """
+    if given is None:
+        return None
+    text = str(given).strip()
+    try:
+        if text.endswith("%"):
+            share = float(text[:-1])
+            if 0 <= share <= 100:
+                return int(found * share / 100)
+        elif (number := int(text)) >= 0:
+            return number
+    except ValueError:
+        pass  # reported below, with what else is wrong
+    raise UsageError(
+        "the largest number of rejects must be a number from 0 on or a percentage up to 100%",
+        got=given,
+        remedy="Write for example 100 or 0.5%.",
+    )
+
+
+def _check_apart(location: str, root: Path) -> None:
+    if "://" in location:
+        return
+    inside, outside = Path(location).resolve(), root.resolve()
+    if inside == outside or inside in outside.parents or outside in inside.parents:
+        raise UsageError(
+            "source and destination must not lie inside each other",
+            got=f"{location} and {root}",
+            remedy="Give a destination elsewhere.",
+        )
+
+
+def _check_root(root: Path, parts: list[str]) -> None:
+    """Of a split, the folder may hold nothing but the parts."""
+    if not parts or not root.exists():
+        return
+    if not root.is_dir():
+        raise UsageError("the destination must be a folder", got=str(root), remedy="Give another path.")
+    foreign = sorted({entry.name for entry in root.iterdir()} - set(parts))
+    if foreign:
+        raise UsageError(
+            "the destination of a split must be empty or hold nothing but its parts",
+            got=f"{root}, which holds {', '.join(foreign[:3])}",
+            remedy="Give another path, or move those files away.",
+        )
+
+
+def _refused_rows(source: Input, selection: Selection) -> Iterator[int]:
+    if selection.order is None:
+        yield from source.refused
+    else:
+        wanted = set(source.refused)
+        yield from (row for row in map(int, selection.order) if row in wanted)
+
+
+def _unusable(source: Input, row: int) -> SampleRejectedError:
+    return SampleRejectedError(
+        f"every sample must be storable, and {source.name(row).decode('utf-8', 'backslashreplace')!r} is not",
+        got=source.refused[row],
+        remedy="Mend or remove the file, or let such files be rejected (--on-error reject).",
+    )
+
+
+def facts_of(source: Input, selection: Selection) -> dict[str, Any]:
+    """What listing says beside the samples: what it skipped and noticed."""
+    return {"skipped": {**source.skipped, **selection.skipped}, "notes": dict(source.notes)}

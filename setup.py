@@ -17,8 +17,8 @@ setup(
     ext_modules=[
         Extension(
             "wellfed.pipeline.decode._jpeg",
-            sources=[f"{native}/module.c", f"{native}/jpegcodec.c", f"{native}/resample.c"],
-            depends=[f"{native}/jpegcodec.h", f"{native}/resample.h"],
+            sources=[f"{native}/{name}.c" for name in ("module", "jpegcodec", "jpegcheck", "jpegerror", "resample")],
+            depends=[f"{native}/{name}.h" for name in ("jpegcodec", "jpegcheck", "jpegerror", "resample", "status")],
             libraries=["jpeg", "m"],
             extra_compile_args=["-O3", "-g0"],
             define_macros=[("Py_LIMITED_API", "0x030B0000")] if abi3 else [],

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import ModuleType
 
 import numpy as np
 import torch
 
 from ..errors import SampleRejectedError
 from .cpu import decode_into
+from .extension import native as _native
+from .extension import native_error as _native_error
 
 __all__ = ["decode_chunk", "native_state"]
-
-_native: ModuleType | None
-try:
-    from . import _jpeg as _native
-except ImportError as error:
-    # Not built (no compiler, no libjpeg headers) or libjpeg is missing: `doctor` shows the reason.
-    _native, _native_error = None, str(error)
-else:
-    _native_error = ""
 
 
 def native_state() -> str:

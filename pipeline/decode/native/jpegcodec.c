@@ -1,62 +1,15 @@
 #include "jpegcodec.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <jpeglib.h>
-#include <jerror.h>
-
-#define MAX_PIXELS 178956970 /* Pillow's limit for a decompression bomb; larger pictures are the reference path's to judge */
-#define MAX_SCANS 500 /* a file with more is made to waste time (libjpeg-turbo's own advice for untrusted input) */
-
-typedef struct {
-    struct jpeg_error_mgr base;
-    jmp_buf escape;
-    int data_ended;
-    char message[JMSG_LENGTH_MAX];
-} error_state;
-
-static void on_error(j_common_ptr info) {
-    error_state *state = (error_state *)info->err;
-    info->err->format_message(info, state->message);
-    longjmp(state->escape, 1);
-}
-
-static void on_message(j_common_ptr info, int level) {
-    error_state *state = (error_state *)info->err;
-    if (level >= 0) return; /* trace */
-    info->err->num_warnings++;
-    /* Data that ends early decodes to grey without an error: the one warning that means a lost picture. */
-    if (info->err->msg_code == JWRN_JPEG_EOF) {
-        state->data_ended = 1;
-        info->err->format_message(info, state->message);
-    }
-}
-
-static void on_progress(j_common_ptr info) {
-    j_decompress_ptr d = (j_decompress_ptr)info;
-    if (info->is_decompressor && d->input_scan_number > MAX_SCANS) {
-        error_state *state = (error_state *)info->err;
-        snprintf(state->message, sizeof state->message, "more than %d scans", MAX_SCANS);
-        longjmp(state->escape, 1);
-    }
-}
-
-static void errors_init(error_state *state) {
-    jpeg_std_error(&state->base);
-    state->base.error_exit = on_error;
-    state->base.emit_message = on_message;
-    state->data_ended = 0;
-    state->message[0] = 0;
-}
+#include "jpegerror.h"
 
 struct wf_decoder {
     struct jpeg_decompress_struct jpeg;
     struct jpeg_progress_mgr progress;
-    error_state errors;
+    wf_errors errors;
     wf_kernels kernels;
     wf_taps across, down;
     uint8_t *row, *ring;
@@ -70,14 +23,15 @@ struct wf_decoder {
 wf_decoder *wf_decoder_new(wf_kernels kernels) {
     wf_decoder *d = calloc(1, sizeof *d);
     if (!d) return NULL;
-    errors_init(&d->errors);
+    wf_errors_init(&d->errors);
     d->jpeg.err = &d->errors.base;
     if (setjmp(d->errors.escape)) {
+        jpeg_destroy_decompress(&d->jpeg);
         free(d);
         return NULL;
     }
     jpeg_create_decompress(&d->jpeg);
-    d->progress.progress_monitor = on_progress;
+    d->progress.progress_monitor = wf_limit_scans;
     d->jpeg.progress = &d->progress;
     d->kernels = kernels;
     return d;
@@ -106,13 +60,11 @@ static int reserve(void *pointer, size_t *capacity, size_t need) {
 /* Header of a picture that this path can decode to R G B X. Runs under the caller's setjmp. */
 static int begin(wf_decoder *d, const uint8_t *data, size_t length) {
     struct jpeg_decompress_struct *j = &d->jpeg;
-    d->errors.base.num_warnings = 0;
-    d->errors.data_ended = 0;
-    d->errors.message[0] = 0;
+    wf_errors_reset(&d->errors);
     jpeg_mem_src(j, data, length);
     jpeg_read_header(j, TRUE);
     if (j->num_components != 1 && j->num_components != 3) return WF_UNSUPPORTED;
-    if ((uint64_t)j->image_width * j->image_height > MAX_PIXELS) return WF_UNSUPPORTED;
+    if ((uint64_t)j->image_width * j->image_height > WF_MAX_PIXELS) return WF_UNSUPPORTED;
     j->out_color_space = JCS_EXT_RGBX;
     j->dct_method = JDCT_ISLOW; /* what Pillow, torchvision and DALI's default use: bit-equal pixels */
     j->do_fancy_upsampling = TRUE;

@@ -6,14 +6,7 @@
 #include <stdint.h>
 
 #include "resample.h"
-
-enum {
-    WF_OK = 0,
-    WF_UNSUPPORTED = 1, /* not a JPEG this path decodes (CMYK, YCCK, 12-bit, lossless): the reference path takes it */
-    WF_CORRUPT = 2,     /* libjpeg gave up, or data ended before the picture did */
-    WF_MEMORY = 3,
-    WF_BAD_BOX = 4      /* the crop box does not lie inside the picture */
-};
+#include "status.h"
 
 typedef struct wf_decoder wf_decoder; /* reusable; one thread at a time */
 

@@ -1,6 +1,7 @@
 /* wellfed.pipeline.decode._jpeg: the Python face of jpegcodec.h. Limited API, so one build serves every Python >= 3.11. */
 #include <Python.h>
 
+#include "jpegcheck.h"
 #include "jpegcodec.h"
 
 #include <stdlib.h>
@@ -95,8 +96,29 @@ done:
     return result;
 }
 
+PyDoc_STRVAR(check_doc,
+             "check(image) -> (status, warnings, message)\n\n"
+             "Decode a whole JPEG at full size, every scan, without the GIL, and throw the pixels away.\n\n"
+             "status: as for decode. warnings: what libjpeg warned about. message: its words on the failure.");
+
+static PyObject *check(PyObject *self, PyObject *image) {
+    Py_buffer view;
+    int status;
+    long warnings = 0;
+    char message[WF_MESSAGE] = "";
+    (void)self;
+    if (PyObject_GetBuffer(image, &view, PyBUF_SIMPLE) < 0) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    status = wf_check(view.buf, (size_t)view.len, &warnings, message);
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&view);
+    if (status == WF_MEMORY) return PyErr_NoMemory();
+    return Py_BuildValue("ilN", status, warnings, PyUnicode_DecodeUTF8(message, (Py_ssize_t)strlen(message), "replace"));
+}
+
 static PyMethodDef methods[] = {
     {"decode", decode, METH_VARARGS, decode_doc},
+    {"check", check, METH_O, check_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -127,7 +127,7 @@ def build_folder(directory: Path, images: Sequence[LabelledImage]) -> Built:
 def build_flat(directory: Path, images: Sequence[LabelledImage]) -> Built:
     for class_name, name, data in images:
         (directory / f"{class_name}_{name}").write_bytes(data)
-    return Built(location=str(directory), options=InputOptions(label_regex=r"^([a-z]+)_"))
+    return Built(location=str(directory), options=InputOptions(label_regex=r"^([a-z0-9]+)_"))
 
 
 @builds("table:csv")
@@ -170,7 +170,7 @@ def build_shards(directory: Path, images: Sequence[LabelledImage]) -> Built:
     np.save(array, np.arange(3))
     for shard in range(2):
         with tarfile.open(directory / f"part-{shard}.tar", "w") as tar:
-            for class_name, name, data in images[6 * shard : 6 * shard + 6]:
+            for class_name, name, data in images[shard * len(images) // 2 : (shard + 1) * len(images) // 2]:
                 stem = name.partition(".")[0]
                 _add_member(tar, name, data)
                 _add_member(tar, f"{stem}.cls", class_name.encode())
@@ -228,7 +228,7 @@ def build_hub_files(directory: Path, images: Sequence[LabelledImage]) -> Built:
 def _hf_dataset(images: Sequence[LabelledImage]) -> Any:
     datasets = pytest.importorskip("datasets")
     datasets.disable_progress_bars()
-    names = ["bird", "cat", "dog"]
+    names = _class_names(images)
     columns = {
         "image": [{"bytes": data, "path": name} for _, name, data in images],
         "label": [names.index(class_name) for class_name, _, _ in images],
@@ -242,8 +242,8 @@ import pathlib
 from torch.utils.data import Dataset
 
 class Pictures(Dataset):
-    classes = ["bird", "cat", "dog"]
     def __init__(self):
+        self.classes = sorted(folder.name for folder in pathlib.Path(__file__).parent.iterdir() if folder.is_dir())
         self.paths = sorted(pathlib.Path(__file__).parent.glob("*/*.*g"), key=lambda path: path.name)
     def __len__(self):
         return len(self.paths)
@@ -255,14 +255,15 @@ class Pictures(Dataset):
 @builds("torch")
 def build_torch_dataset(directory: Path, images: Sequence[LabelledImage]) -> Built:
     build_folder(directory, images)
-    (directory / "contract_pictures.py").write_text(_TORCH_MODULE)
+    module = f"contract_pictures_{len(images)}"
+    (directory / f"{module}.py").write_text(_TORCH_MODULE)
     sys.path.append(str(directory))
-    return Built(location="contract_pictures:Pictures")
+    return Built(location=f"{module}:Pictures")
 
 
 @builds("binary:cifar")
 def build_cifar(directory: Path, images: Sequence[LabelledImage]) -> Built:
-    names = ["bird", "cat", "dog"]
+    names = _class_names(images)
     pixels, expected = _pixels(images, "RGB", (32, 32))
     folder = directory / "cifar-10-batches-py"
     folder.mkdir()
@@ -286,6 +287,14 @@ def build_mnist(directory: Path, images: Sequence[LabelledImage]) -> Built:
     )
 
 
+def _class_names(images: Sequence[LabelledImage]) -> list[str]:
+    return sorted({class_name for class_name, _, _ in images})
+
+
+def _varint(value: int) -> bytes:
+    return bytes([value & 127 | 128]) + _varint(value >> 7) if value > 127 else bytes([value])
+
+
 def _write_lmdb(folder: Path, entries: Mapping[str, bytes]) -> None:
     folder.mkdir(exist_ok=True)
     with lmdb.open(str(folder), map_size=1 << 26) as environment, environment.begin(write=True) as transaction:
@@ -305,22 +314,23 @@ def build_lsun(directory: Path, images: Sequence[LabelledImage]) -> Built:
 @builds("lmdb:basicsr")
 def build_basicsr(directory: Path, images: Sequence[LabelledImage]) -> Built:
     """Keys without extensions and the list of names beside the environment."""
-    _write_lmdb(directory, {f"{class_name}/{name[:2]}": data for class_name, name, data in images})
-    lines = [f"{class_name}/{name[:2]}.png (20,24,3) 1\n" for class_name, name, _ in images]
+    _write_lmdb(directory, {f"{class_name}/{Path(name).stem}": data for class_name, name, data in images})
+    lines = [f"{class_name}/{Path(name).stem}.png (20,24,3) 1\n" for class_name, name, _ in images]
     (directory / "meta_info.txt").write_text("".join(lines))
-    return Built(location=str(directory), options=InputOptions(label_regex="^([a-z]+)/"))
+    return Built(location=str(directory), options=InputOptions(label_regex="^([a-z0-9]+)/"))
 
 
 @builds("lmdb:datum")
 def build_datums(directory: Path, images: Sequence[LabelledImage]) -> Built:
     """Caffe's records of encoded images; fields 4 (data), 5 (label) and 7 (encoded) in protobuf's wire format."""
-    classes = ("bird", "cat", "dog")
-    entries = {}
-    for class_name, name, data in images:
-        length = bytes([len(data) & 127 | 128, len(data) >> 7 & 127 | 128, len(data) >> 14])
-        entries[name] = b"\x22" + length + data + b"\x28" + bytes([classes.index(class_name)]) + b"\x38\x01"
+    classes = _class_names(images)
+    labels = [classes.index(class_name) for class_name, _, _ in images]
+    entries = {
+        name: b"\x22" + _varint(len(data)) + data + b"\x28" + _varint(label) + b"\x38\x01"
+        for label, (_, name, data) in zip(labels, images, strict=True)
+    }
     _write_lmdb(directory, entries)
-    expected = [(str(classes.index(class_name)), data) for class_name, _, data in images]
+    expected = [(str(label), data) for label, (_, _, data) in zip(labels, images, strict=True)]
     return Built(location=str(directory), images=expected)
 
 
@@ -336,14 +346,8 @@ def _converted(directory: Path, images: Sequence[LabelledImage], output: Literal
     return Built(location=str(directory / "dataset"))
 
 
-@builds("stored:webdataset")
-def build_converted_webdataset(directory: Path, images: Sequence[LabelledImage]) -> Built:
-    return _converted(directory, images, "webdataset")
-
-
-@builds("stored:lmdb")
-def build_converted_lmdb(directory: Path, images: Sequence[LabelledImage]) -> Built:
-    return _converted(directory, images, "lmdb")
+BUILDERS["stored:webdataset"] = partial(_converted, output="webdataset")
+BUILDERS["stored:lmdb"] = partial(_converted, output="lmdb")
 
 
 def _pixels(

@@ -12,13 +12,14 @@ from setuptools import Extension, setup
 # The limited API holds the buffer protocol from 3.11 on, and free-threaded builds have no limited API.
 abi3 = sys.version_info >= (3, 11) and not sysconfig.get_config_var("Py_GIL_DISABLED")
 native = "pipeline/decode/native"
+parts = ("jpegcodec", "jpegcheck", "jpegwrite", "jpegerror", "resample")
 
 setup(
     ext_modules=[
         Extension(
             "wellfed.pipeline.decode._jpeg",
-            sources=[f"{native}/{name}.c" for name in ("module", "jpegcodec", "jpegcheck", "jpegerror", "resample")],
-            depends=[f"{native}/{name}.h" for name in ("jpegcodec", "jpegcheck", "jpegerror", "resample", "status")],
+            sources=[f"{native}/{name}.c" for name in ("module", *parts)],
+            depends=[f"{native}/{name}.h" for name in ("status", *parts)],
             libraries=["jpeg", "m"],
             extra_compile_args=["-O3", "-g0"],
             define_macros=[("Py_LIMITED_API", "0x030B0000")] if abi3 else [],

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 KERNELS: str
+LIBRARY: str
 
 def decode(
     images: Sequence[Any],
@@ -18,3 +19,7 @@ def decode(
     /,
 ) -> list[str]: ...
 def check(image: Any, /) -> tuple[int, int, str]: ...
+def baseline(image: Any, /) -> tuple[int, int, str, bytes | None]: ...
+def resize(
+    image: Any, orientation: int, width: int, height: int, headroom: int, quality: int, grey: bool, /
+) -> tuple[int, int, str, bytes | None]: ...

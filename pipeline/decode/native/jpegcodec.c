@@ -6,6 +6,9 @@
 
 #include "jpegerror.h"
 
+/* Above it the taps' fixed point, 1 / 16384, would be seen in flat areas. */
+#define MAX_REDUCTION 64
+
 struct wf_decoder {
     struct jpeg_decompress_struct jpeg;
     struct jpeg_progress_mgr progress;
@@ -21,7 +24,7 @@ struct wf_decoder {
 };
 
 wf_decoder *wf_decoder_new(wf_kernels kernels) {
-    wf_decoder *d = calloc(1, sizeof *d);
+    wf_decoder *const d = calloc(1, sizeof *d);
     if (!d) return NULL;
     wf_errors_init(&d->errors);
     d->jpeg.err = &d->errors.base;
@@ -48,6 +51,8 @@ void wf_decoder_free(wf_decoder *d) {
 
 const char *wf_decoder_message(const wf_decoder *d) { return d->errors.message; }
 
+long wf_decoder_warnings(const wf_decoder *d) { return d->errors.base.num_warnings; }
+
 static int reserve(void *pointer, size_t *capacity, size_t need) {
     void **p = pointer;
     if (*capacity >= need) return 0;
@@ -57,7 +62,7 @@ static int reserve(void *pointer, size_t *capacity, size_t need) {
     return *p ? 0 : -1;
 }
 
-/* Header of a picture that this path can decode to R G B X. Runs under the caller's setjmp. */
+/* Header of a picture that this path can decode to R G B X. Like all below, it runs under wf_decode's setjmp. */
 static int begin(wf_decoder *d, const uint8_t *data, size_t length) {
     struct jpeg_decompress_struct *j = &d->jpeg;
     wf_errors_reset(&d->errors);
@@ -93,30 +98,22 @@ static void transpose(const uint8_t *in, uint8_t *out, int width, int height) {
         for (int x = 0; x < width; x++) memcpy(out + ((size_t)x * height + y) * 3, in + ((size_t)y * width + x) * 3, 3);
 }
 
-int wf_decode(wf_decoder *d, const uint8_t *data, size_t length, const int32_t box[4], int orientation, int flip, int out_width,
-              int out_height, int dct_scaling, uint8_t *out) {
+static int run(wf_decoder *d, const uint8_t *data, size_t length, const wf_view *view, uint8_t *out) {
     struct jpeg_decompress_struct *j = &d->jpeg;
-    if (setjmp(d->errors.escape)) {
-        jpeg_abort_decompress(j);
-        return WF_CORRUPT;
-    }
     int status = begin(d, data, length);
-    if (status) {
-        jpeg_abort_decompress(j);
-        return status;
-    }
-    if (orientation < 1 || orientation > 8) orientation = 1;
+    if (status) return status;
+    int orientation = view->orientation < 1 || view->orientation > 8 ? 1 : view->orientation;
     int swap = orientation >= 5;
-    int cols = swap ? out_height : out_width, lines = swap ? out_width : out_height; /* of the output, as stored */
-    int32_t b[4];
-    unrotate(orientation, (int)j->image_width, (int)j->image_height, box, b);
-    if (b[0] < 0 || b[1] < 0 || b[2] < 1 || b[3] < 1 || (int64_t)b[0] + b[2] > j->image_width || (int64_t)b[1] + b[3] > j->image_height) {
-        jpeg_abort_decompress(j);
+    int cols = swap ? view->height : view->width, lines = swap ? view->width : view->height; /* of the output, as stored */
+    int32_t b[4] = {0, 0, (int32_t)j->image_width, (int32_t)j->image_height};
+    if (!view->whole) unrotate(orientation, (int)j->image_width, (int)j->image_height, view->box, b);
+    if (b[0] < 0 || b[1] < 0 || b[2] < 1 || b[3] < 1 || (int64_t)b[0] + b[2] > j->image_width || (int64_t)b[1] + b[3] > j->image_height)
         return WF_BAD_BOX;
-    }
     int scale = 1;
-    if (dct_scaling)
-        while (scale < 8 && b[2] >= 2 * scale * cols && b[3] >= 2 * scale * lines) scale *= 2;
+    int64_t least_width = 2 * (int64_t)view->headroom * cols, least_height = 2 * (int64_t)view->headroom * lines;
+    while (view->headroom && scale < 8 && b[2] >= least_width * scale && b[3] >= least_height * scale) scale *= 2;
+    if (view->whole && (b[2] / scale > (int64_t)MAX_REDUCTION * cols || b[3] / scale > (int64_t)MAX_REDUCTION * lines))
+        return WF_UNSUPPORTED;
     j->scale_num = 1;
     j->scale_denom = (unsigned)scale;
     jpeg_start_decompress(j);
@@ -136,22 +133,17 @@ int wf_decode(wf_decoder *d, const uint8_t *data, size_t length, const int32_t b
        Mirrors cost nothing: they reverse the taps of an axis. */
     static const uint8_t mirror_x[9] = {0, 0, 1, 1, 0, 0, 1, 1, 0}; /* of the shown picture, after transposing */
     static const uint8_t mirror_y[9] = {0, 0, 0, 1, 1, 0, 0, 1, 1};
-    int shown_x = mirror_x[orientation] ^ (flip != 0), shown_y = mirror_y[orientation];
+    int shown_x = mirror_x[orientation] ^ (view->flip != 0), shown_y = mirror_y[orientation];
     int reverse_across = swap ? shown_y : shown_x, reverse_down = swap ? shown_x : shown_y;
     if (wf_taps_make(&d->across, x0 - offset, w, left - (int)offset, right - (int)offset, cols, reverse_across) ||
         wf_taps_make(&d->down, y0, h, top, bottom, lines, 0) ||
         reserve(&d->row, &d->row_capacity, (size_t)j->output_width * 4 + 64) ||
         reserve(&d->window, &d->window_capacity, (size_t)d->down.width * sizeof *d->window) ||
-        (swap && reserve(&d->turned, &d->turned_capacity, (size_t)cols * lines * 3))) {
-        jpeg_abort_decompress(j);
+        (swap && reserve(&d->turned, &d->turned_capacity, (size_t)cols * lines * 3)))
         return WF_MEMORY;
-    }
     size_t line = (size_t)cols * 3, stride = (line + 4 + 31) & ~(size_t)31;
     int slots = d->down.width;
-    if (reserve(&d->ring, &d->ring_capacity, stride * (size_t)slots)) {
-        jpeg_abort_decompress(j);
-        return WF_MEMORY;
-    }
+    if (reserve(&d->ring, &d->ring_capacity, stride * (size_t)slots)) return WF_MEMORY;
     memset(d->row + (size_t)j->output_width * 4, 0, 64);
     uint8_t *target = swap ? d->turned : out;
     if (top) jpeg_skip_scanlines(j, (JDIMENSION)top);
@@ -170,9 +162,22 @@ int wf_decode(wf_decoder *d, const uint8_t *data, size_t length, const int32_t b
             done++;
         }
     }
-    int ended = d->errors.data_ended;
-    jpeg_abort_decompress(j);
-    if (ended || done < lines) return WF_CORRUPT;
+    if (view->whole) {
+        JSAMPROW rows[1] = {d->row};
+        while (j->output_scanline < j->output_height) jpeg_read_scanlines(j, rows, 1);
+        jpeg_finish_decompress(j);
+    }
+    if (d->errors.data_ended || done < lines) return WF_CORRUPT;
     if (swap) transpose(d->turned, out, cols, lines);
     return WF_OK;
+}
+
+int wf_decode(wf_decoder *d, const uint8_t *data, size_t length, const wf_view *view, uint8_t *out) {
+    if (setjmp(d->errors.escape)) {
+        jpeg_abort_decompress(&d->jpeg);
+        return d->errors.no_memory ? WF_MEMORY : WF_CORRUPT;
+    }
+    int status = run(d, data, length, view, out);
+    jpeg_abort_decompress(&d->jpeg);
+    return status;
 }

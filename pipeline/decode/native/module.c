@@ -3,9 +3,13 @@
 
 #include "jpegcheck.h"
 #include "jpegcodec.h"
+#include "jpegwrite.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include <jpeglib.h>
 
 static int get_buffer(PyObject *object, Py_buffer *view, int writable, Py_ssize_t least, const char *name) {
     if (PyObject_GetBuffer(object, view, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE) < 0) return -1;
@@ -66,10 +70,10 @@ static PyObject *decode(PyObject *self, PyObject *args) {
     wf_decoder *decoder = wf_decoder_new(portable ? wf_kernels_portable() : wf_kernels_choose());
     if (!decoder) no_memory = 1;
     for (Py_ssize_t i = 0; decoder && i < n; i++) {
-        int32_t box[4], code;
-        memcpy(box, (const char *)boxes.buf + i * 16, 16);
-        code = wf_decode(decoder, views[i].buf, (size_t)views[i].len, box, ((const uint8_t *)orientations.buf)[i],
-                         ((const uint8_t *)flips.buf)[i], size, size, dct_scaling, (uint8_t *)out.buf + i * picture);
+        wf_view view = {.orientation = ((const uint8_t *)orientations.buf)[i], .flip = ((const uint8_t *)flips.buf)[i],
+                        .width = size, .height = size, .headroom = dct_scaling ? 1 : 0};
+        memcpy(view.box, (const char *)boxes.buf + i * 16, 16);
+        int32_t code = wf_decode(decoder, views[i].buf, (size_t)views[i].len, &view, (uint8_t *)out.buf + i * picture);
         memcpy((char *)status.buf + i * 4, &code, 4);
         if (code) strncpy(messages[i], wf_decoder_message(decoder), sizeof messages[i] - 1);
     }
@@ -116,18 +120,112 @@ static PyObject *check(PyObject *self, PyObject *image) {
     return Py_BuildValue("ilN", status, warnings, PyUnicode_DecodeUTF8(message, (Py_ssize_t)strlen(message), "replace"));
 }
 
+/* (status, warnings, message, bytes or None); frees `out`. */
+static PyObject *written(int status, long warnings, const char *message, uint8_t *out, size_t length) {
+    if (status == WF_MEMORY) return PyErr_NoMemory();
+    PyObject *bytes = NULL, *text = PyUnicode_DecodeUTF8(message, (Py_ssize_t)strlen(message), "replace");
+    if (status == WF_OK) {
+        bytes = PyBytes_FromStringAndSize((const char *)out, (Py_ssize_t)length);
+        free(out);
+    } else {
+        bytes = Py_None;
+        Py_INCREF(bytes);
+    }
+    if (text && bytes) return Py_BuildValue("ilNN", status, warnings, text, bytes);
+    Py_XDECREF(text);
+    Py_XDECREF(bytes);
+    return NULL;
+}
+
+PyDoc_STRVAR(baseline_doc,
+             "baseline(image) -> (status, warnings, message, bytes | None)\n\n"
+             "Rewrite a JPEG as baseline, in one scan with optimised tables, by copying its coefficients, without the GIL.\n\n"
+             "status: 0 done, 1 it decodes and cannot be written like that, 2 corrupt or cut short. The result is not\n"
+             "baseline (SOF0) but extended (SOF1) where the quantization tables are of 16 bit.");
+
+static PyObject *baseline(PyObject *self, PyObject *image) {
+    Py_buffer view;
+    uint8_t *out = NULL;
+    size_t length = 0;
+    long warnings = 0;
+    char message[WF_MESSAGE] = "";
+    int status;
+    (void)self;
+    if (PyObject_GetBuffer(image, &view, PyBUF_SIMPLE) < 0) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    status = wf_baseline(view.buf, (size_t)view.len, &out, &length, &warnings, message);
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&view);
+    return written(status, warnings, message, out, length);
+}
+
+PyDoc_STRVAR(resize_doc,
+             "resize(image, orientation, width, height, headroom, quality, grey) -> (status, warnings, message, bytes | None)\n\n"
+             "Decode all of a JPEG, turn it by its EXIF orientation, resize it (triangle filter, antialiased) and encode it as a\n"
+             "baseline JPEG, without the GIL.\n\n"
+             "width, height: pixels of the result, at most 16384. headroom: 0, or libjpeg may reduce the picture while it decodes\n"
+             "where it stays at least this many times as large as the result. quality: 1 to 100. grey: encode the red channel\n"
+             "alone. status: as for decode.");
+
+static PyObject *resize(PyObject *self, PyObject *args) {
+    PyObject *image;
+    int orientation, width, height, headroom, quality, grey;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "Oiiiiip", &image, &orientation, &width, &height, &headroom, &quality, &grey)) return NULL;
+    if (width < 1 || height < 1 || width > 16384 || height > 16384 || headroom < 0 || headroom > 16 || quality < 1 || quality > 100) {
+        PyErr_Format(PyExc_ValueError, "1 to 16384 pixels a side, headroom 0 to 16 and quality 1 to 100; got %d x %d, %d, %d", width,
+                     height, headroom, quality);
+        return NULL;
+    }
+    Py_buffer view;
+    if (PyObject_GetBuffer(image, &view, PyBUF_SIMPLE) < 0) return NULL;
+    const wf_view all = {.orientation = orientation, .width = width, .height = height, .headroom = headroom, .whole = 1};
+    uint8_t *out = NULL;
+    size_t length = 0;
+    int status = WF_MEMORY;
+    long warnings = 0;
+    char message[WF_MESSAGE] = "";
+    Py_BEGIN_ALLOW_THREADS
+    wf_decoder *decoder = wf_decoder_new(wf_kernels_choose());
+    uint8_t *pixels = malloc((size_t)width * (size_t)height * 3);
+    if (decoder && pixels) {
+        status = wf_decode(decoder, view.buf, (size_t)view.len, &all, pixels);
+        warnings = wf_decoder_warnings(decoder);
+        if (status) strncpy(message, wf_decoder_message(decoder), sizeof message - 1);
+        else status = wf_encode(pixels, width, height, grey, quality, &out, &length, message);
+    }
+    free(pixels);
+    wf_decoder_free(decoder);
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&view);
+    return written(status, warnings, message, out, length);
+}
+
 static PyMethodDef methods[] = {
     {"decode", decode, METH_VARARGS, decode_doc},
     {"check", check, METH_O, check_doc},
+    {"baseline", baseline, METH_O, baseline_doc},
+    {"resize", resize, METH_VARARGS, resize_doc},
     {NULL, NULL, 0, NULL},
 };
 
-static int fill(PyObject *module) { return PyModule_AddStringConstant(module, "KERNELS", wf_kernels_choose().name); }
+#define TEXT(x) #x
+#define VALUE(x) TEXT(x)
+
+static int fill(PyObject *module) {
+#ifdef LIBJPEG_TURBO_VERSION
+    const char *library = "libjpeg-turbo " VALUE(LIBJPEG_TURBO_VERSION);
+#else
+    const char *library = "libjpeg " VALUE(JPEG_LIB_VERSION);
+#endif
+    if (PyModule_AddStringConstant(module, "LIBRARY", library)) return -1;
+    return PyModule_AddStringConstant(module, "KERNELS", wf_kernels_choose().name);
+}
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, fill}, {0, NULL}};
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, .m_name = "_jpeg", .m_doc = "JPEG decoding on libjpeg-turbo, without the GIL.", .m_methods = methods, .m_slots = slots,
+    PyModuleDef_HEAD_INIT, .m_name = "_jpeg", .m_doc = "JPEGs decoded, checked and rewritten on libjpeg-turbo, without the GIL.", .m_methods = methods, .m_slots = slots,
 };
 
 PyMODINIT_FUNC PyInit__jpeg(void) { return PyModuleDef_Init(&definition); }

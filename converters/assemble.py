@@ -35,22 +35,14 @@ def assemble(
     """Write index, names, rejects, manifest and what the output adds, and record all that is to be published.
 
     Raises:
-        UsageError: every sample was rejected; the work folder is emptied.
+        UsageError: see `check_any_stored`.
     """
     stored, rejected = (sum(getattr(result, name) for result in results) for name in ("samples", "rejected"))
     if stored + rejected != selection.found:
         raise WellfedError("stored and rejected samples must add up to those found", got=f"{stored}, {rejected}")
     layout = Layout.of(source.fields)
     rejects = [destination.tasks / rejects_name(result.number) for result in results if result.rejected]
-    if not stored:
-        first = first_reject(rejects[0])
-        destination.clean()
-        raise UsageError(
-            "the source must hold at least one image that can be stored",
-            got=f"{rejected} samples, all rejected; the first is "
-            f"{first.name.decode('utf-8', 'backslashreplace')!r}: {first.reason}",
-            remedy="Check the path, and that the images are whole.",
-        )
+    check_any_stored(plan.part, destination, results)
     parts = [
         Part(
             tar=destination.tasks / tar_name(result.number),
@@ -110,4 +102,26 @@ def assemble(
             *((destination.final / name, name) for name in sorted(files)),
             (destination.final / MANIFEST_NAME, MANIFEST_NAME),
         ]
+    )
+
+
+def check_any_stored(part: str | None, destination: Destination, results: Sequence[ShardResult]) -> None:
+    """Refuse a dataset without samples, of a part of a split or the only one.
+
+    Raises:
+        UsageError: every sample was rejected; the work folder is emptied.
+    """
+    if any(result.samples for result in results):
+        return
+    rejected = [result for result in results if result.rejected]
+    first = first_reject(destination.tasks / rejects_name(rejected[0].number))
+    destination.clean()
+    whole = "the source" if part is None else f"the part {part!r} of the split"
+    raise UsageError(
+        f"{whole} must hold at least one image that can be stored",
+        got=f"{sum(result.rejected for result in rejected)} samples, all rejected; the first is "
+        f"{first.name.decode('utf-8', 'backslashreplace')!r}: {first.reason}",
+        remedy="Check the path, and that the images are whole."
+        if part is None
+        else "Mend them, or give the part a larger share; no part was published.",
     )

@@ -16,7 +16,8 @@ import numpy as np
 
 from wellfed.pipeline.errors import ResourceError, UsageError, WellfedError
 
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+"""A full disk, a used up quota, a file that may not grow this large."""
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG}
 
 
@@ -32,7 +33,7 @@ def disk_errors(where: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in _FULL:
+        if error.errno in FULL:
             raise out_of_space(where, os.strerror(error.errno)) from error
         if error.errno in _REFUSED:
             raise UsageError(

@@ -15,6 +15,7 @@ from wellfed.pipeline.errors import SampleRejectedError
 
 from .files import disk_errors
 from .request import Job, Request, facts_of, prepare
+from .run import refuse_existing
 
 _SAMPLES, _SECONDS = 64, 2.0
 """The estimate reads at most this many samples of each part, for about this long."""
@@ -56,6 +57,7 @@ def preview(request: Request) -> Preview:
     """See `Preview`; raises what `convert` would raise before its start."""
     with disk_errors(Path(request.dst)):
         jobs = prepare(request)
+        refuse_existing(jobs)
         for job in jobs:
             job.destination.check_space(sum(each.bytes_needed for each in jobs))
     source = jobs[0].source

@@ -38,9 +38,9 @@ def name_of(fields: dict[str, Any]) -> bytes:
 
 
 def reason_of(error: WellfedError) -> str:
-    """An error as a reason that is the same in every run: without memory addresses."""
+    """An error as a reason of one line that is the same in every run: without memory addresses."""
     text = f"{error.rule}; got {error.got}" if error.got is not None else error.rule
-    return re.sub(r" at 0x[0-9a-fA-F]+", "", text)
+    return re.sub(r"\s*[\r\n]\s*", " ", re.sub(r" at 0x[0-9a-fA-F]+", "", text))
 
 
 def reject_line(reject: Reject) -> bytes:

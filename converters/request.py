@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -13,7 +14,9 @@ from wellfed.pipeline.formats import index_dtype
 from wellfed.pipeline.hardware import usable_cores
 
 from .destination import Destination
+from .files import FULL
 from .inputs import Input, InputOptions, list_input
+from .inputs.temporary import spool_error
 from .layout import Layout
 from .outputs import Output, open_output
 from .plan import CheckName, OutputName, Plan, PlanOptions, make_plan, planned_sizes
@@ -51,6 +54,12 @@ class Request:
         if self.workers is not None and self.workers < 1:
             raise UsageError("there must be at least 1 worker", got=self.workers, remedy="Leave it out.")
         most_rejects(self.max_rejects, 0)
+        if self.max_rejects is not None and self.on_error == "fail":
+            raise UsageError(
+                "a run that stops at its first reject has no use for a largest number of them",
+                got=f"--on-error fail and --max-rejects {self.max_rejects}",
+                remedy="Leave one of them out.",
+            )
 
     @property
     def plan_options(self) -> PlanOptions:
@@ -112,7 +121,8 @@ def prepare(request: Request) -> list[Job]:
     _check_root(root, parts)
     for destination in destinations.values():
         destination.check_ours()
-    source = list_input(location, request.input)
+    with _source_errors(location):
+        source = list_input(location, request.input)
     Layout.of(source.fields)
     jobs = []
     cores = request.workers or max(1, int(usable_cores().value or 1))
@@ -135,6 +145,19 @@ def prepare(request: Request) -> list[Job]:
             )
         )
     return jobs
+
+
+@contextmanager
+def _source_errors(location: str) -> Iterator[None]:
+    """What the system says while a source is listed concerns the source or its spool, never the destination."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL:
+            raise spool_error(error) from error
+        raise UsageError(
+            "the source must be readable", got=f"{location}: {error}", remedy="Check its permissions and its disk."
+        ) from error
 
 
 def most_rejects(given: int | str | None, found: int) -> int | None:

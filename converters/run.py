@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from wellfed.pipeline import __version__
 from wellfed.pipeline.errors import SourceChangedError, UsageError
 from wellfed.pipeline.formats import Manifest
 
-from .assemble import assemble
+from .assemble import assemble, check_any_stored
 from .destination import Destination
 from .files import disk_errors
 from .inputs import InputOptions
@@ -22,6 +22,7 @@ from .plan import CheckName, OutputName
 from .progress import ProgressCallback
 from .request import DEFAULT_SHARD_BYTES, Job, OnRejected, Request, prepare
 from .selection import SelectionOptions
+from .task import ShardResult
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,10 +134,14 @@ def run(request: Request, *, progress: ProgressCallback | None = None) -> Conver
         done = [len(jobs) > 1 and not request.overwrite and _is_done(job) for job in jobs]
         if all(done):
             done = [False] * len(jobs)
-        results = {
-            job.plan.part: _result(job, job.selection.found if finished else _convert(job, progress), started)
-            for job, finished in zip(jobs, done, strict=True)
-        }
+        left = [job for job, finished in zip(jobs, done, strict=True) if not finished]
+        if len(jobs) > 1:
+            packed = _pack_parts(left, progress)
+            for job in left:
+                _convert(job, progress)
+        else:
+            packed = {job.plan.part: _convert(job, progress) for job in left}
+        results = {job.plan.part: _result(job, packed.get(job.plan.part, job.selection.found), started) for job in jobs}
     if None in results:
         return results[None]
     return _sum(request, {str(part): result for part, result in results.items()}, time.perf_counter() - started)
@@ -182,7 +187,38 @@ def _sum(request: Request, parts: Mapping[str, ConversionResult], seconds: float
     )
 
 
-def _convert(job: Job, progress: ProgressCallback | None) -> int:
+def _pack_parts(jobs: list[Job], progress: ProgressCallback | None) -> dict[str | None, int]:
+    """Pack the parts of a split before any of them is published: none is, where one of them cannot be.
+
+    Returns:
+        The number of samples of each part that an earlier run had finished.
+
+    Raises:
+        UsageError: every sample of a part was rejected; nothing is left of any part's work.
+    """
+    fresh = [job for job in jobs if not job.destination.has_work]
+    if fresh and not jobs[0].request.overwrite:
+        fresh[0].destination.check_space(sum(job.bytes_needed for job in fresh))
+    root = Path(jobs[0].request.dst)
+    made = [path for path in (*(job.destination.path for job in jobs), root) if not path.exists()]
+    resumed = {job.plan.part: _convert(job, progress, until="packed") for job in jobs}
+    try:
+        for job in jobs:
+            packed = [ShardResult.load(job.destination.tasks, number) for number in range(len(job.plan.tasks))]
+            # Nothing where an earlier run has published the part and was killed before the end.
+            if results := [result for result in packed if result is not None]:
+                check_any_stored(job.plan.part, job.destination, results)
+    except UsageError:
+        for job in jobs:
+            with job.destination.locked():
+                job.destination.clean()
+        for path in made:
+            path.rmdir()
+        raise
+    return resumed
+
+
+def _convert(job: Job, progress: ProgressCallback | None, until: Literal["packed", "published"] = "published") -> int:
     """Do what is left to do; the number of samples that an earlier run had finished."""
     destination, overwrite = job.destination, job.request.overwrite
     interrupted = destination.has_work
@@ -206,11 +242,22 @@ def _convert(job: Job, progress: ProgressCallback | None) -> int:
                 destination.write_plan(job.plan.to_dict())
             destination.check_space(job.bytes_needed)
             results, resumed = pack(job, progress)
+            if until == "packed":
+                return resumed
             assemble(job.source, job.selection, job.plan, job.output, job.destination, results, progress)
+        if until == "packed":
+            return resumed
         if destination.publishing:
             destination.publish()
         destination.clean()
     return resumed
+
+
+def refuse_existing(jobs: Sequence[Job]) -> None:
+    """Raise UsageError where every job would meet a finished dataset that it may not replace."""
+    held = [job.destination for job in jobs if job.destination.has_dataset and not job.destination.has_work]
+    if len(held) == len(jobs) and not jobs[0].request.overwrite:
+        raise _exists(held[0])
 
 
 def _exists(destination: Destination) -> UsageError:

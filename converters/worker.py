@@ -11,7 +11,7 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
-from wellfed.pipeline.errors import WellfedError, WorkerError
+from wellfed.pipeline.errors import WellfedError, WorkerError, words_of
 
 _PR_SET_PDEATHSIG = 1
 
@@ -30,7 +30,8 @@ def main(fd: int, parent: int) -> None:
     while True:
         try:
             function, args = connection.recv()
-        except EOFError:
+        except (EOFError, ConnectionResetError):
+            # Reset: the parent ended before it had read our last answer.
             return
         try:
             answer: tuple[str, Any] = (
@@ -40,15 +41,17 @@ def main(fd: int, parent: int) -> None:
         except WellfedError as error:
             answer = ("error", error)
         except Exception as error:
-            answer = (
-                "error",
-                WorkerError(
-                    "a worker process must not fail unexpectedly",
-                    got=f"{type(error).__name__}: {error}",
-                    remedy=f"Please report this: {''.join(traceback.format_exception(error)).strip()}",
-                ),
+            unexpected = WorkerError(
+                "a worker process must not fail unexpectedly",
+                got=words_of(error),
+                remedy="Please report this, with what --debug shows.",
             )
-        connection.send(answer)
+            unexpected.add_note("".join(traceback.format_exception(error)))
+            answer = ("error", unexpected)
+        try:
+            connection.send(answer)
+        except (BrokenPipeError, ConnectionResetError):
+            return  # nobody is left to tell
 
 
 def _die_with(parent: int) -> None:

@@ -5,7 +5,6 @@ Importing this module imports neither torch nor anything else that is heavy; nam
 
 from __future__ import annotations
 
-from importlib import metadata
 from typing import TYPE_CHECKING
 
 from .lazy import lazy_names
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
     from .errors import WellfedError
     from .formats import Source, open_source
     from .loader import DataLoader
+    from .version import __version__ as __version__
 
 __all__ = [
     "DataLoader",
@@ -36,12 +36,7 @@ _HOME = {
     "TunedConfig": "config",
     "WellfedError": "errors",
     "open_source": "formats",
+    "__version__": "version",
 }
-
-try:
-    __version__ = metadata.version("wellfed")
-except metadata.PackageNotFoundError:  # a bare checkout on PYTHONPATH=.typing
-    __version__ = "0+checkout"
-
 
 __getattr__, __dir__ = lazy_names(__name__, _HOME)

@@ -1,6 +1,6 @@
 """`python -m wellfed.pipeline`: the command line without an installed script."""
 
-from .cli.main import main
+from .cli.start import main
 
 if __name__ == "__main__":
     main()

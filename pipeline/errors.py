@@ -25,6 +25,9 @@ __all__ = [
     "WorkerError",
 ]
 
+_MOST_WORDS = 300
+"""Characters of another library's message that one of ours repeats."""
+
 
 class WellfedError(Exception):
     """Base of all errors raised on purpose.
@@ -135,3 +138,11 @@ class StepError(WellfedError):
 
 class WorkerError(WellfedError):
     """A loader or conversion worker ended without a result."""
+
+
+def words_of(error: BaseException) -> str:
+    """Another's exception in one line: its type, and its message without line breaks, cut where it is long."""
+    text = " ".join(str(error).split())
+    if len(text) > _MOST_WORDS:
+        text = f"{text[:_MOST_WORDS]}..."
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

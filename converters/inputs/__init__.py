@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from wellfed.pipeline.errors import UsageError
 
 from .base import USUAL_FIELDS, Field, FieldType, Input, InputOptions, Record
+from .uses import check_uses
 
 __all__ = [
     "REGISTRY",
@@ -60,8 +61,13 @@ def kinds() -> tuple[str, ...]:
 
 
 def list_input(location: str, options: InputOptions) -> Input:
-    """List what is at a location. Raises UsageError where it is no input, or no such kind is known."""
+    """List what is at a location.
+
+    Raises:
+        UsageError: it is no input, no such kind is known, or this kind has no use for one of the options.
+    """
     kind = _kind(options.kind) if options.kind is not None else _detect(location, options)
+    check_uses(kind.name, location, options)
     listed: Input = _class_of(kind).list(location, options)
     return listed
 

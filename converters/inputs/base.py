@@ -55,7 +55,7 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True)
 class InputOptions:
-    """How an input is to be read; what a kind of input has no use for, it refuses or ignores as its docs say.
+    """How an input is to be read; what a kind of input has no use for is refused (see `uses`).
 
     Attributes:
         kind: "folder", ...; None to find out.
@@ -81,6 +81,21 @@ class InputOptions:
     encoding: str = "png"
     classes: tuple[str, ...] | None = None
     split_name: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.label_regex is not None and self.label_column is not None:
+            raise UsageError(
+                "the label comes from the path or from a column, not from both",
+                got=f"--label-regex {self.label_regex!r} and --label-column {self.label_column!r}",
+                remedy="Leave one of them out.",
+            )
+        for what, flag, names in (
+            ("class names", "--classes", self.classes or ()),
+            ("the names of further fields", "--column", tuple(name for name, _ in self.columns)),
+        ):
+            if len(set(names)) != len(names):
+                twice = next(each for each in names if names.count(each) > 1)
+                raise UsageError(f"{what} must differ", got=f"{twice!r} twice", remedy=f"Give each once in {flag}.")
 
 
 @runtime_checkable

@@ -18,6 +18,7 @@ from .cifar_pickle import read_batch
 from .idx import read_idx
 from .listing import ListedInput, ListingBuilder
 from .pixels import PixelEncoding, image_of_array
+from .uses import refuse_unused
 from .values import row_name
 
 _CHANGED = "the file must not change between planning and reading"
@@ -204,6 +205,7 @@ def _add_idx(
 ) -> tuple[str, ...] | None:
     if not labels_path.is_file():
         raise UsageError(f"{images_path.name} must have its labels beside it", got=f"no {labels_path.name}")
+    refuse_unused(options, ("label_column",), "idx files have one list of labels")
     images = read_idx(images_path, 3, prefix=options.prefix)
     labels = read_idx(labels_path, 1, prefix=options.prefix)
     if len(images) != len(labels) and not options.prefix:
@@ -220,6 +222,7 @@ def _add_idx(
 
 
 def _add_cifar(builder: ListingBuilder, parts: list[_Part], options: InputOptions) -> tuple[str, ...] | None:
+    refuse_unused(options, ("prefix",), "a batch of CIFAR's that is cut short has no whole samples")
     key = _label_key(read_batch(parts[0].images), parts[0].images.name, options)
     class_names = _cifar_classes(parts[0].images.parent, key)
     # Given classes that are those of the source in another order must not shift its labels.

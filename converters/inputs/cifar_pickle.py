@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from wellfed.pipeline.errors import UsageError
+from wellfed.pipeline.errors import UsageError, words_of
 
 
 def read_batch(path: Path) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def read_batch(path: Path) -> dict[str, Any]:
         # What a damaged pickle makes of the unpickler is not limited to its own errors.
         raise UsageError(
             f"{path.name} must be a whole pickled batch of CIFAR",
-            got=f"{type(error).__name__}: {error}",
+            got=words_of(error),
             remedy="It is damaged, cut short or of another kind; fetch it again.",
         ) from error
     if not isinstance(found, dict):

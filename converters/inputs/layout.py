@@ -139,7 +139,8 @@ class Layout:
             )
         self.labels_from = "regex" if self._rule else "members" if labelled else "folders"
         accompanied = samples > 0 and 2 * companions >= samples
-        self.grouped = self.labels_from == "members" or accompanied or self._image is not None
+        named = self._image is not None or bool(options.columns)
+        self.grouped = self.labels_from == "members" or accompanied or named
         self.extras: dict[int, Field] = {}
         self.keys: list[Field] = []
         self.rare: frozenset[int] = frozenset()

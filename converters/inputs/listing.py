@@ -6,7 +6,6 @@ import hashlib
 import heapq
 import json
 import math
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import index
@@ -21,6 +20,7 @@ from wellfed.pipeline.formats.names import NAMES_BLOB, NAMES_OFFSETS, Names, Nam
 
 from .base import USUAL_FIELDS, Field
 from .spool import CHUNK, Column, Refused, RefusedSpool, digest_of, open_raw, refused_files, write_raw
+from .temporary import TemporaryFolder
 
 _FACTS = "input.json"
 _REFUSED, _FOUND, _OUTSIDE = "input.refused.", "spool.found.", "spool.outside."
@@ -177,10 +177,10 @@ class ListingBuilder:
     """
 
     def __init__(self, directory: Path | None = None) -> None:
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._temporary: TemporaryFolder | None = None
         if directory is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="wellfed-listing-")
-            directory = Path(self._temporary.name)
+            self._temporary = TemporaryFolder()
+            directory = self._temporary.path
         self._directory = directory
         self._names = NamesWriter(self._directory)
         self._label_column, self._size_column, self._stamp_column = (
@@ -329,7 +329,7 @@ class ListingBuilder:
         listing = Listing.load(self._directory)
         if self._temporary is not None:
             # What is mapped stays readable, and a process that is killed later leaves nothing behind.
-            self._temporary.cleanup()
+            self._temporary.close()
         return listing
 
     def _found_names(self) -> tuple[str, ...]:

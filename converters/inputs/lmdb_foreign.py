@@ -17,6 +17,7 @@ from .base import InputOptions, Record
 from .flat import label_of, label_rule
 from .folder import CHANGED
 from .listing import ListedInput, Listing, ListingBuilder
+from .uses import refuse_unused
 
 DATA_NAME, META_NAME = "data.mdb", "meta_info.txt"
 _LOOKED_AT = 100
@@ -92,6 +93,10 @@ class LmdbInput(ListedInput):
                     # A BasicSR name is its key and an extension.
                     key_bytes=len(key),
                 )
+        if "pickle" not in layouts:
+            refuse_unused(
+                options, ("allow_pickle", "image_column", "label_column"), f"no record of {location} is a pickle"
+            )
         facts = {
             "layouts": layouts,
             "encoding": options.encoding,

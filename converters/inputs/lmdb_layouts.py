@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from wellfed.pipeline.decode.header import read_header
-from wellfed.pipeline.errors import SampleRejectedError, UsageError
+from wellfed.pipeline.errors import SampleRejectedError, UsageError, words_of
 
 from .datum import datum_pixels, parse_datum
 from .pixels import PixelEncoding, image_of_array
@@ -110,7 +110,7 @@ def unpickled(value: bytes | memoryview, image_name: str | None, label_name: str
         record = pickle.loads(bytes(value))
     except Exception as error:
         # A pickle runs any code, which raises anything.
-        raise SampleRejectedError("the record must unpickle", got=f"{type(error).__name__}: {error}") from error
+        raise SampleRejectedError("the record must unpickle", got=words_of(error)) from error
     if isinstance(record, Mapping):
         image = _entry(record, image_name, _IMAGE_NAMES, "image")
         return image, _plain_label(_entry(record, label_name, _LABEL_NAMES, None))

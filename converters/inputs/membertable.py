@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import mmap
-import os
-import tempfile
 from array import array
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +13,7 @@ import xxhash
 from wellfed.pipeline.errors import UsageError
 
 from .members import Member, split_name
+from .temporary import TemporaryFolder
 
 _ROW = np.dtype(
     [
@@ -64,8 +62,8 @@ class MemberTable:
     """
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="wellfed-members-")
-        folder = Path(self._folder.name)
+        self._folder = TemporaryFolder()
+        folder = self._folder.path
         self._rows_file = open(folder / "rows", "w+b")  # noqa: SIM115 - closed by close
         self._names_file = open(folder / "names", "w+b")  # noqa: SIM115 - closed by close
         self._buffer: list[tuple[int, ...]] = []
@@ -242,5 +240,4 @@ class MemberTable:
         self._rows_file.close()
         if not isinstance(self._names, bytes):
             self._names.close()
-        if os.path.isdir(self._folder.name):
-            self._folder.cleanup()
+        self._folder.close()

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from wellfed.pipeline.decode.reference import decode_rgb
-from wellfed.pipeline.errors import SampleRejectedError, UsageError
+from wellfed.pipeline.errors import SampleRejectedError, UsageError, words_of
 
 _ENCODING = re.compile(r"png|jpeg:([1-9][0-9]?|100)")
 _PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
@@ -64,7 +64,7 @@ class PixelEncoding:
         except SampleRejectedError:
             raise
         except Exception as error:
-            raise SampleRejectedError("the pixels must be encodable", got=f"{type(error).__name__}: {error}") from error
+            raise SampleRejectedError("the pixels must be encodable", got=words_of(error)) from error
 
 
 def image_of_array(array: np.ndarray, layout: Literal["CHW", "HWC"]) -> Image.Image:

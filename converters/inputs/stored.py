@@ -60,15 +60,9 @@ class StoredInput(ListedInput):
         """Read manifest, index and names; no shard.
 
         Raises:
-            UsageError: options that choose fields or labels, which a converted dataset has already.
+            UsageError: no dataset is there, or its tars were indexed in place.
             DamagedDatasetError: a damaged manifest or index, or a shard that is missing or has another size.
         """
-        if options.label_regex or options.image_column or options.label_column or options.columns:
-            raise UsageError(
-                "a converted dataset has its fields and labels already",
-                got="an option that chooses them",
-                remedy="Leave out the options for labels and columns, or convert the first source again.",
-            )
         if not matches(location):
             raise _no_dataset(location)
         directory = Path(location)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -16,6 +15,7 @@ from .listing import Listing
 from .members import ArchiveCutError, Capture, Member
 from .shards import TAR_ENDINGS, compression, names_archives, open_stream
 from .tarwalk import walk_tar
+from .temporary import TemporaryFolder
 
 _CHUNK = 1 << 20
 
@@ -105,8 +105,8 @@ class TarInput(ArchiveInput):
             return self._pread(archive, place["size"], place["offset"])
         if self._spools is None:
             # Read without having been saved, as a look at a few samples is.
-            self._keeper = tempfile.TemporaryDirectory(prefix="wellfed-tar-")
-            self._spools = Path(self._keeper.name)
+            self._keeper = TemporaryFolder()
+            self._spools = self._keeper.path
             self._unpack_all(self._spools)
         try:
             descriptor = self._files.get().open(str(self._spools / _spool_name(archive)))

@@ -13,7 +13,7 @@ import numpy as np
 import xxhash
 from PIL import Image
 
-from wellfed.pipeline.errors import SampleRejectedError, UsageError
+from wellfed.pipeline.errors import SampleRejectedError, UsageError, words_of
 
 from .base import USUAL_FIELDS, Field, InputOptions, Record
 from .listing import ListedInput, ListingBuilder
@@ -181,7 +181,7 @@ def _make(location: str) -> Any:
     except Exception as error:
         raise UsageError(
             f"{location} must be a function that can be imported, called without arguments, and returns a dataset",
-            got=f"{type(error).__name__}: {error}",
+            got=words_of(error),
             remedy="Run from the folder that holds its file, or set PYTHONPATH; wrap arguments in a function.",
         ) from error
     _require_map_style(dataset, location)
@@ -208,7 +208,7 @@ def _length(dataset: Any, location: str) -> int:
     except Exception as error:
         raise UsageError(
             f"the dataset of {location} must have a length",
-            got=f"{type(error).__name__}: {error}",
+            got=words_of(error),
             remedy="Give it __len__.",
         ) from error
     if not length:
@@ -223,8 +223,9 @@ def _sample(dataset: Any, row: int) -> Any:
         raise
     except Exception as error:
         # Not str(error) of an OSError: it holds an absolute path, and rejects.jsonl must not.
-        words = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise SampleRejectedError("the dataset must give the sample", got=f"{type(error).__name__}: {words}") from error
+        of_system = isinstance(error, OSError) and error.strerror
+        words = f"{type(error).__name__}: {error.strerror}" if of_system else words_of(error)  # type: ignore[attr-defined]
+        raise SampleRejectedError("the dataset must give the sample", got=words) from error
 
 
 def _parts(sample: Any, facts: Mapping[str, Any]) -> tuple[Any, Any]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from ..formats import Source
 
 SHOWN_CLASSES = 20
 
@@ -22,6 +25,7 @@ def inspect(
 
     source = open_source(dataset)
     try:
+        _check_has_image(source)
         summary = summarize(source)
         if html is not None:
             from ..report import render_dataset, write_atomically
@@ -30,6 +34,32 @@ def inspect(
     finally:
         source.close()
     typer.echo(json.dumps(summary, indent=2) if as_json else _text(summary))
+
+
+def _check_has_image(source: Source) -> None:
+    """Look for an image in a folder, which is opened by names alone; stops at the first.
+
+    Raises:
+        UsageError: no file of the folder begins as an image does.
+    """
+    from ..decode.header import read_header
+    from ..errors import DamagedDatasetError, SampleRejectedError, UsageError
+    from ..formats.summary import printable
+
+    if source.kind != "folder":
+        return
+    first = ""
+    for row in range(len(source)):
+        try:
+            read_header(source.read(row))
+            return
+        except (DamagedDatasetError, SampleRejectedError) as error:
+            first = first or f"{source.name(row)}: {error.rule}"
+    raise UsageError(
+        "the folder must hold images",
+        got=f"{len(source):,} files, none of them an image; the first is {printable(first)}",
+        remedy="Check the path.",
+    )
 
 
 def _text(summary: dict[str, Any]) -> str:

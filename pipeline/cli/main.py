@@ -14,7 +14,7 @@ from types import FrameType
 import typer
 
 from .. import __version__
-from ..errors import WellfedError
+from ..errors import WellfedError, words_of
 from .bench import bench
 from .convert import convert
 from .demo import demo
@@ -66,9 +66,12 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     debug = "--debug" in arguments
     arguments = [a for a in arguments if a != "--debug"]
-    # A scheduler's SIGTERM gets the same clean end as Ctrl-C.
-    signal.signal(signal.SIGTERM, _interrupt)
     try:
+        # A scheduler's SIGTERM gets the same clean end as Ctrl-C. Both in here: `start` had other handlers.
+        signal.signal(signal.SIGTERM, _interrupt)
+        # What runs in a shell's background has it ignored.
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         code = app(arguments, prog_name="wellfed", standalone_mode=False)
     except typer.Exit as error:
         code = error.exit_code
@@ -77,7 +80,8 @@ def main(arguments: list[str] | None = None) -> None:
     except WellfedError as error:
         if debug:
             traceback.print_exc()
-        typer.echo(f"wellfed: {error}", err=True)
+        # What another library said may have lines of its own.
+        typer.echo(f"wellfed: {' '.join(line.strip() for line in str(error).splitlines())}", err=True)
         code = error.exit_code
     except Exception as error:
         if isinstance(error, _CommandLineError):
@@ -86,7 +90,7 @@ def main(arguments: list[str] | None = None) -> None:
         if debug:
             traceback.print_exc()
         hint = "" if debug else " Run again with --debug for the traceback."
-        typer.echo(f"wellfed: internal error, please report it: {type(error).__name__}: {error}.{hint}", err=True)
+        typer.echo(f"wellfed: internal error, please report it: {words_of(error)}.{hint}", err=True)
         code = 1
     # typer turns a KeyboardInterrupt into this code by itself.
     if code == INTERRUPTED:

@@ -1,4 +1,4 @@
-"""What an image's header says, read by Pillow without decoding pixels."""
+"""What an image's header says, without decoding pixels: read by Pillow, or as Pillow reads it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from PIL import ExifTags, Image, UnidentifiedImageError
 
-from ..errors import SampleRejectedError
+from ..errors import SampleRejectedError, words_of
+from .jpegheader import plain_jpeg
 
 __all__ = ["EXTENSIONS", "MAX_PIXELS", "ImageHeader", "opened", "orientation_of", "read_header"]
 
@@ -75,6 +76,9 @@ def read_header(data: bytes) -> ImageHeader:
         SampleRejectedError: empty, no image of a supported format, no pixels (0 x N), more than MAX_PIXELS, a kind of
             pixel that has no stated range (float, LAB), or a header that the decoder refuses.
     """
+    if plain := plain_jpeg(data):
+        width, height, mode = plain
+        return ImageHeader("JPEG", "jpg", width, height, 1, mode, 1, ("grayscale",) if mode == "L" else ())
     with opened(data) as image:
         return _describe(image, data)
 
@@ -130,7 +134,7 @@ def opened(data: bytes) -> Iterator[Image.Image]:
         raise SampleRejectedError(f"an image must have at most {MAX_PIXELS} pixels", got=str(error)) from error
     except Exception as error:
         # Decoders raise nearly any type on bad bytes (OSError, SyntaxError, struct.error, ZeroDivisionError, ...).
-        raise SampleRejectedError("an image must decode", got=f"{type(error).__name__}: {error}") from error
+        raise SampleRejectedError("an image must decode", got=words_of(error)) from error
 
 
 def _check(image: Image.Image) -> None:

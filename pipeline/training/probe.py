@@ -13,7 +13,7 @@ import tempfile
 import threading
 from dataclasses import asdict, dataclass
 
-from ..errors import WellfedError
+from ..errors import WellfedError, words_of
 from .accelerator import Accelerator, open_accelerator
 from .cached import CachedBatches
 from .loop import measure
@@ -84,7 +84,7 @@ def _probe(spec: StepSpec, accelerator: Accelerator, batch_size: int) -> MemoryP
     except Exception as error:
         if accelerator.is_out_of_memory(error):
             return MemoryProbe(batch_size=batch_size, peak_bytes=None, out_of_memory=True, error=None)
-        text = str(error) if isinstance(error, WellfedError) else f"{type(error).__name__}: {error}"
+        text = str(error) if isinstance(error, WellfedError) else words_of(error)
         return MemoryProbe(batch_size=batch_size, peak_bytes=None, out_of_memory=False, error=text[:ERROR_LENGTH])
     return MemoryProbe(
         batch_size=batch_size, peak_bytes=window.peak_bytes, out_of_memory=False, error=window.memory_reason

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
-from ..errors import StepError, UsageError
+from ..errors import StepError, UsageError, words_of
 from .accelerator import Accelerator
 from .simulated import MODELS, SimulatedAccelerator, SimulatedStep
 from .user_step import build_user_step
@@ -146,7 +146,7 @@ class _GuardedStep:
             raise StepError(
                 f"the step {self.name} must run on a batch of images {tuple(images.shape)} {images.dtype} and labels "
                 f"{tuple(labels.shape)} {labels.dtype}, and raised at call {self.calls}",
-                got=f"{type(error).__name__}: {error}",
+                got=words_of(error),
                 remedy="Mend the step; --debug shows its traceback.",
             ) from error
 

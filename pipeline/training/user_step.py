@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..errors import StepError, UsageError
+from ..errors import StepError, UsageError, words_of
 
 __all__ = ["build_user_step"]
 
@@ -41,7 +41,7 @@ def build_user_step(
             raise
         raise StepError(
             f"building the step {name} must return a callable, and raised",
-            got=f"{type(error).__name__}: {error}",
+            got=words_of(error),
             remedy="Mend the function; --debug shows its traceback.",
         ) from error
     if not callable(step):
@@ -92,7 +92,7 @@ def _find(name: str) -> Callable[..., Any]:
 def _import_failed(module_name: str, error: Exception | SystemExit) -> StepError:
     return StepError(
         f"the step's module {module_name!r} must import without an error",
-        got=f"{type(error).__name__}: {error}",
+        got=words_of(error),
         remedy="Put what runs as a script under `if __name__ == '__main__':`."
         if isinstance(error, SystemExit)
         else "Mend the module; --debug shows its traceback.",

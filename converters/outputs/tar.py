@@ -10,7 +10,7 @@ import hashlib
 import os
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 BLOCK = 512
 LARGEST_MEMBER = 8**11 - 1
@@ -18,6 +18,10 @@ LARGEST_MEMBER = 8**11 - 1
 
 _END = bytes(2 * BLOCK)
 _BUFFER = 1 << 20
+_LARGE = 1 << 14
+"""Bytes from which a member is written and hashed from where it lies, not joined to its neighbours first."""
+
+_MOST_SMALL = 512
 
 
 def padded(size: int) -> int:
@@ -35,11 +39,17 @@ def header(name: str, size: int) -> bytes:
     encoded = name.encode("ascii")
     if len(encoded) > 100 or not 0 <= size <= LARGEST_MEMBER:
         raise ValueError(f"no plain ustar header for {name!r} of {size} bytes")
-    before = encoded.ljust(100, b"\0") + b"0000644\0" + b"0000000\0" + b"0000000\0" + b"%011o\0" % size + b"%011o\0" % 0
-    after = b"0" + bytes(100) + b"ustar\0" + b"00" + bytes(247)
-    # The checksum counts its own eight bytes as spaces.
-    checksum = sum(before) + 8 * 0x20 + sum(after)
-    return before + b"%06o\0 " % checksum + after
+    digits = b"%011o" % size
+    checksum = _CONSTANT_SUM + sum(encoded) + sum(digits)
+    return b"".join((encoded, _NAME_END[len(encoded) :], _MODE_AND_OWNER, digits, _TIME, b"%06o" % checksum, _REST))
+
+
+_NAME_END = bytes(100)
+_MODE_AND_OWNER = b"0000644\0" + b"0000000\0" + b"0000000\0"
+_TIME = b"\0" + b"%011o\0" % 0
+_REST = b"\0 " + b"0" + bytes(100) + b"ustar\0" + b"00" + bytes(247)
+# The checksum counts its own eight bytes as spaces, in place of the two that _REST begins with.
+_CONSTANT_SUM = sum(_MODE_AND_OWNER) + sum(_TIME) + 8 * 0x20 + sum(_REST[2:])
 
 
 class TarWriter:
@@ -47,14 +57,18 @@ class TarWriter:
 
     Attributes:
         size: bytes so far.
-        sha256: hex digest of the whole file; after the block.
+        sha256: hex digest of the whole file, after the block; empty where none was asked for.
+
+    Args:
+        digest: "none" for a file that is not published.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, digest: Literal["sha256", "none"] = "sha256") -> None:
         self._path = path
         self._temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         self._fd = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-        self._digest = hashlib.sha256()
+        self._digest = hashlib.sha256() if digest == "sha256" else None
+        self._small: list[bytes] = []
         self._pieces: list[bytes] = []
         self._waiting = 0
         self.size = 0
@@ -62,26 +76,38 @@ class TarWriter:
 
     def add(self, name: str, data: bytes) -> int:
         """Append a member and return the offset of its data."""
-        self._put(header(name, len(data)))
-        offset = self.size
-        self._put(data)
-        self._put(bytes(padded(len(data)) - len(data)))
-        if self._waiting >= _BUFFER:
+        size = len(data)
+        self._small.append(header(name, size))
+        offset = self.size + BLOCK
+        if size < _LARGE:
+            self._small.append(data)
+        else:
+            self._put(b"".join(self._small))
+            self._put(data)
+            self._small = []
+        if rest := -size % BLOCK:
+            self._small.append(_END[:rest])
+        self.size = offset + size + rest
+        if self._waiting >= _BUFFER or len(self._small) > _MOST_SMALL:
             self._flush()
         return offset
 
     def _put(self, piece: bytes) -> None:
+        # Hashed here, while what was read a moment ago is in the processor's cache.
+        if self._digest is not None:
+            self._digest.update(piece)
         self._pieces.append(piece)
         self._waiting += len(piece)
-        self.size += len(piece)
 
     def _flush(self) -> None:
-        # One copy costs less than hashing many small pieces.
-        block = memoryview(b"".join(self._pieces))
-        self._digest.update(block)
-        while block:
-            block = block[os.write(self._fd, block) :]
-        self._pieces, self._waiting = [], 0
+        self._put(b"".join(self._small))
+        # Not copied into one block: the system gathers the pieces.
+        written = os.writev(self._fd, self._pieces)
+        if written < self._waiting:
+            rest = memoryview(b"".join(self._pieces))[written:]
+            while rest:
+                rest = rest[os.write(self._fd, rest) :]
+        self._small, self._pieces, self._waiting = [], [], 0
 
     def __enter__(self) -> Self:
         return self
@@ -91,11 +117,12 @@ class TarWriter:
     ) -> None:
         try:
             if kind is None:
-                self._put(_END)
+                self._small.append(_END)
+                self.size += len(_END)
                 self._flush()
                 os.fsync(self._fd)
                 os.replace(self._temporary, self._path)
-                self.sha256 = self._digest.hexdigest()
+                self.sha256 = self._digest.hexdigest() if self._digest is not None else ""
         finally:
             os.close(self._fd)
             self._temporary.unlink(missing_ok=True)

@@ -24,6 +24,8 @@ _TAKEN = {"image", "class", "json", "cls", "txt", "npy", "bin", *EXTENSIONS.valu
 _LONGEST_NAME = 64
 """A member's name is its key and its extension, within the 100 bytes of a plain ustar header."""
 
+_JSON = json.JSONEncoder(allow_nan=False)  # made once: json.dumps makes one at each call
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -88,9 +90,16 @@ class Layout:
         return {name: each["ext"] for name, each in self.types.items() if name == "json" or each["ext"] != "json"}
 
     def encode(
-        self, *, label: int, class_name: str, name: bytes, image: bytes, values: Mapping[str, Any]
+        self,
+        *,
+        label: int,
+        class_name: str,
+        name: bytes,
+        image: bytes,
+        values: Mapping[str, Any],
+        made: Mapping[str, Any] | None = None,
     ) -> dict[str, bytes]:
-        """The members' bytes by stored name, in order.
+        """The members' bytes by stored name, in order; `made` goes into the json member as `image`.
 
         Raises:
             SampleRejectedError: a declared value is missing or of another type.
@@ -106,9 +115,10 @@ class Layout:
                 inside[original] = _json_value(original, kind, value)
             else:
                 stored[stored_name] = _ENCODERS[str(kind)](original, value)
-        document = {"class": class_name, **name_fields(name), **({"fields": inside} if inside else {})}
+        document: dict[str, Any] = {"class": class_name, **name_fields(name)}
+        document |= {**({"image": made} if made else {}), **({"fields": inside} if inside else {})}
         try:
-            stored["json"] = json.dumps(document, allow_nan=False).encode("ascii")
+            stored["json"] = _JSON.encode(document).encode("ascii")
         except (TypeError, ValueError, RecursionError) as error:
             raise SampleRejectedError("the sample's values must be finite JSON values", got=str(error)) from error
         return stored

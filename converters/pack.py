@@ -1,4 +1,4 @@
-"""Run a job's shard tasks that are not finished yet."""
+"""Run a job's shard tasks that are not finished yet, and what follows on them."""
 
 from __future__ import annotations
 
@@ -6,15 +6,21 @@ from typing import Any
 
 from wellfed.pipeline.errors import SampleRejectedError
 
+from .assemble import assemble
 from .destination import Destination
+from .follow import Following, following
 from .pool import run_tasks
 from .progress import ProgressCallback, Tally
 from .request import Job
 from .task import ShardResult, ShardTask, rejects_name, rows_name, tar_name, write_shard
 
 
-def pack(job: Job, progress: ProgressCallback | None) -> tuple[list[ShardResult], int]:
+def pack(
+    job: Job, progress: ProgressCallback | None, following: Following | None = None
+) -> tuple[list[ShardResult], int]:
     """All results in the plan's order, and the number of samples that were found finished.
+
+    `following` is told of each result.
 
     Raises:
         SampleRejectedError: more samples were rejected than may be; finished shards are kept.
@@ -36,12 +42,16 @@ def pack(job: Job, progress: ProgressCallback | None) -> tuple[list[ShardResult]
             rejected += result.rejected
             tally.finished(number, stop - start, result.rejected)
     _check_rejected(job, rejected)
+    if following is not None:
+        following.advance(results)
     running: dict[int, int] = {}
 
     def keep(position: int, result: ShardResult) -> None:
         nonlocal rejected
         task = waiting[position]
         results[task.number] = result
+        if following is not None:
+            following.advance(results)
         rejected += result.rejected
         running.pop(position, None)
         tally.finished(task.number, task.stop - task.start, result.rejected)
@@ -63,6 +73,23 @@ def pack(job: Job, progress: ProgressCallback | None) -> tuple[list[ShardResult]
     return [results[number] for number in range(len(job.plan.tasks))], resumed
 
 
+def pack_and_assemble(job: Job, progress: ProgressCallback | None) -> int:
+    """Everything up to publishing; the number of samples that were found finished."""
+    with following(job) as followed:
+        results, resumed = pack(job, progress, followed)
+        assemble(
+            job.source,
+            job.selection,
+            job.plan,
+            job.output,
+            job.destination,
+            results,
+            progress,
+            followed.follower,
+        )
+    return resumed
+
+
 def _task(job: Job, number: int, start: int, stop: int) -> ShardTask:
     return ShardTask(
         kind=job.source.kind,
@@ -74,7 +101,9 @@ def _task(job: Job, number: int, start: int, stop: int) -> ShardTask:
         start=start,
         stop=stop,
         check=job.plan.options.check,
+        image=job.plan.options.image,
         on_error=job.request.on_error,
+        use="staged" if job.output.kind == "lmdb" else "published",
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from wellfed.pipeline.errors import UsageError
 
+from .image_option import ImageOption
 from .inputs import Input, InputOptions
 from .outputs.tar import BLOCK
 from .selection import Selection, SelectionOptions
@@ -35,24 +36,26 @@ class PlanOptions:
     shard_bytes: int | None
     shard_samples: int | None = None
     check: CheckName
+    image: ImageOption = field(default_factory=ImageOption)
     input: InputOptions = field(default_factory=InputOptions)
     selection: SelectionOptions = field(default_factory=SelectionOptions)
 
     def published(self, part: str | None) -> dict[str, Any]:
-        """The manifest's `options`, of this part of a split; "keep" means that the image bytes are the original ones.
+        """The manifest's `options`, of this part of a split.
 
-        What has its default, and paths, which are not the dataset's, are left out.
+        Always the shard size, the check, what became of the images, and the encoding of those that came as pixels;
+        what else has its default is left out, and so are paths, which are not the dataset's.
         """
         size = (
             {"shard_bytes": self.shard_bytes} if self.shard_samples is None else {"shard_samples": self.shard_samples}
         )
-        usual = asdict(InputOptions())
+        usual = {**asdict(InputOptions()), "encoding": None}
         given = {name: value for name, value in asdict(self.input).items() if value != usual[name] and name != "root"}
         return {
             **size,
             "check": self.check,
-            "image": "keep",
-            **({"input": json.loads(json.dumps(given))} if given else {}),
+            **self.image.published(),
+            "input": json.loads(json.dumps(given)),
             **self.selection.published(part),
         }
 
@@ -88,17 +91,21 @@ class Plan:
         return {"fingerprint": self.fingerprint, "state": self.state, "tasks": [list(task) for task in self.tasks]}
 
 
-def planned_sizes(source: Input, selection: Selection) -> np.ndarray:
-    """Bytes of each planned sample's image, i8, shape (found,), a copy; UNKNOWN_BYTES where the input knows none."""
+def planned_sizes(source: Input, selection: Selection, image: ImageOption) -> np.ndarray:
+    """Bytes of each planned sample's image, i8, shape (found,), a copy; UNKNOWN_BYTES where the input knows none.
+
+    What `image` makes of them is estimated, see `ImageOption.plan`.
+    """
     sizes = np.array(selection.of(source.sizes, 0, selection.found), np.int64)
     sizes[sizes == 0] = UNKNOWN_BYTES
+    image.plan(sizes)
     return sizes
 
 
 def make_plan(
     source: Input, selection: Selection, options: PlanOptions, *, part: str | None, tool_version: str
 ) -> Plan:
-    """Cut the planned samples into tasks: of `shard_samples`, or whose tars stay within `shard_bytes`.
+    """Cut the planned samples into tasks: of `shard_samples`, or whose tars are planned to stay within `shard_bytes`.
 
     A sample larger than `shard_bytes` gets a shard of its own.
 
@@ -109,7 +116,7 @@ def make_plan(
     if size is None or size < 1:
         raise UsageError("the shard size must be at least 1 byte or sample", got=size, remedy="Try 256MB.")
     # In place: one i8 a sample is all the memory this takes.
-    ends = planned_sizes(source, selection)
+    ends = planned_sizes(source, selection, options.image)
     ends += BLOCK - 1
     ends //= BLOCK
     ends *= BLOCK

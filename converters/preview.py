@@ -6,14 +6,14 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from wellfed.pipeline.decode.check import check_image
 from wellfed.pipeline.errors import SampleRejectedError
 
 from .files import disk_errors
+from .plan import UNKNOWN_BYTES
 from .request import Job, Request, facts_of, prepare
 from .run import refuse_existing
 
@@ -28,7 +28,7 @@ class Preview:
     Attributes:
         found: samples that would be converted; refused: those that listing already found unusable.
         classes: of the class list.
-        shards: data files; bytes: space needed while converting.
+        shards: data files; bytes: space needed while converting, of changed images judged by those that were read.
         class_counts: planned samples of each class, in the order of the labels; refused ones without a class in none.
         seconds: expected wall time; None where no sample could be read.
         sampled: samples that were read for it; sample_rejected: those that would be rejected.
@@ -63,17 +63,17 @@ def preview(request: Request) -> Preview:
     source = jobs[0].source
     counts = sum((_class_counts(job) for job in jobs), np.zeros(len(source.class_names), np.int64))
     estimates = [_estimate(job) for job in jobs]
-    seconds = [each[0] for each in estimates if each[0] is not None]
+    seconds = [each.seconds for each in estimates if each.seconds is not None]
     return Preview(
         found=sum(job.selection.found for job in jobs),
         refused=sum(_refused(job) for job in jobs),
         classes=len(source.class_names),
         shards=sum(len(job.plan.tasks) if request.output == "webdataset" else 1 for job in jobs),
-        bytes=sum(job.bytes_needed for job in jobs),
+        bytes=sum(int(job.bytes_needed * each.size_ratio) for job, each in zip(jobs, estimates, strict=True)),
         class_counts=dict(zip(source.class_names, counts.tolist(), strict=True)),
         seconds=sum(seconds) if len(seconds) == len(jobs) else None,
-        sampled=sum(each[1] for each in estimates),
-        sample_rejected=sum(each[2] for each in estimates),
+        sampled=sum(each.read for each in estimates),
+        sample_rejected=sum(each.rejected for each in estimates),
         **facts_of(source, jobs[0].selection),
         parts={job.plan.part: job.selection.found for job in jobs if job.plan.part is not None},
     )
@@ -91,11 +91,21 @@ def _refused(job: Job) -> int:
     return int(np.count_nonzero(np.isin(job.selection.order, np.fromiter(refused, np.int64, len(refused)))))
 
 
-def _estimate(job: Job) -> tuple[float | None, int, int]:
-    """Seconds for the whole part, samples read, and those of them that would be rejected."""
-    found = job.selection.found
+class _Estimate(NamedTuple):
+    """seconds: for the whole part, None where nothing could be read. size_ratio: bytes made to bytes planned."""
+
+    seconds: float | None
+    read: int
+    rejected: int
+    size_ratio: float
+
+
+def _estimate(job: Job) -> _Estimate:
+    """Judged by samples read from all over the part."""
+    found, options = job.selection.found, job.plan.options
     started = time.perf_counter()
-    read = rejected = 0
+    read = rejected = made = 0
+    rows: list[int] = []
     for number in np.unique(np.linspace(0, found - 1, min(found, _SAMPLES)).astype(np.int64)).tolist():
         row = job.selection.row(number)
         read += 1
@@ -104,11 +114,17 @@ def _estimate(job: Job) -> tuple[float | None, int, int]:
                 raise SampleRejectedError(job.source.refused[row])
             image = job.source.read(row).image
             if image is not None:
-                check_image(image, job.plan.options.check)
+                made += len(options.image.apply(image, options.check).data)
+                rows.append(row)
         except SampleRejectedError:
             rejected += 1
         if time.perf_counter() - started > _SECONDS:
             break
     if rejected == read:
-        return None, read, rejected
-    return (time.perf_counter() - started) / read * found / job.workers, read, rejected
+        return _Estimate(None, read, rejected, 1.0)
+    ratio = 1.0
+    if options.image.kind != "keep" and rows:
+        sizes = np.array([job.source.sizes[row] or UNKNOWN_BYTES for row in rows], np.int64)
+        options.image.plan(sizes)
+        ratio = made / int(sizes.sum())
+    return _Estimate((time.perf_counter() - started) / read * found / job.workers, read, rejected, ratio)

@@ -15,12 +15,11 @@ from wellfed.pipeline.errors import DamagedDatasetError, SourceChangedError, Usa
 from wellfed.pipeline.formats import INDEX_NAME, Manifest, open_index
 from wellfed.pipeline.formats.names import NAMES_BLOB, NAMES_OFFSETS
 
-from .assemble import assemble
 from .destination import Destination
 from .files import disk_errors, sha256_of, sync_folder, write_file
 from .inputs import InputOptions
 from .outputs.webdataset import WIDS_NAME, dali_index, index_name, wids_index
-from .pack import pack
+from .pack import pack, pack_and_assemble
 from .progress import ProgressCallback
 from .reindex_task import IN_PLACE
 from .rejects import REJECTS_NAME
@@ -153,10 +152,10 @@ def _from_source(
     job.source.save(job.destination.listing)
     job.selection.save(job.destination.listing)
     job.destination.check_space(job.bytes_needed if numbers is None else job.plan.staged_bytes)
-    results, _ = pack(job, progress)
     if numbers is None:
-        assemble(job.source, job.selection, job.plan, job.output, job.destination, results, progress)
+        pack_and_assemble(job, progress)
         return job.destination.staged()
+    pack(job, progress)
     places = {task: place for place, task in enumerate(sorted(numbers.values()))}
     made = {name: job.destination.tasks / tar_name(places[task]) for name, task in numbers.items()}
     made = {name: path for name, path in made.items() if path.is_file()}
@@ -183,6 +182,7 @@ def _job(manifest: Manifest, destination: Destination, source: str, allow_pickle
             dst=destination.work / _REPAIR_NAME,
             output=manifest.kind,
             check=options["check"],
+            image=options["image"],
             input=InputOptions(**given),
             selection=SelectionOptions(
                 include=tuple(options.get("include", ())),

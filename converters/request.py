@@ -15,6 +15,7 @@ from wellfed.pipeline.hardware import usable_cores
 
 from .destination import Destination
 from .files import FULL
+from .image_option import ImageOption
 from .inputs import Input, InputOptions, list_input
 from .inputs.temporary import spool_error
 from .layout import Layout
@@ -37,6 +38,7 @@ class Request:
     shard_bytes: int = DEFAULT_SHARD_BYTES
     shard_samples: int | None = None
     check: CheckName = "decode"
+    image: str = "keep"
     input: InputOptions = field(default_factory=InputOptions)
     selection: SelectionOptions = field(default_factory=SelectionOptions)
     workers: int | None = None
@@ -54,6 +56,7 @@ class Request:
         if self.workers is not None and self.workers < 1:
             raise UsageError("there must be at least 1 worker", got=self.workers, remedy="Leave it out.")
         most_rejects(self.max_rejects, 0)
+        ImageOption.parse(self.image)
         if self.max_rejects is not None and self.on_error == "fail":
             raise UsageError(
                 "a run that stops at its first reject has no use for a largest number of them",
@@ -69,6 +72,7 @@ class Request:
             shard_bytes=self.shard_bytes if self.shard_samples is None else None,
             shard_samples=self.shard_samples,
             check=self.check,
+            image=ImageOption.parse(self.image),
             input=self.input,
             selection=self.selection,
         )
@@ -100,7 +104,7 @@ class Job:
         names = sum(len(self.source.name(self.selection.row(number))) for number in some)
         members = tuple(Layout.of(self.source.fields).members)
         row_bytes = 2 * index_dtype(members).itemsize + names // len(some)
-        beyond = self.output.bytes_beyond_tars(planned_sizes(self.source, self.selection))
+        beyond = self.output.bytes_beyond_tars(planned_sizes(self.source, self.selection, self.plan.options.image))
         listing = 40 * len(self.source)
         return self.plan.staged_bytes + beyond + listing + self.selection.found * row_bytes + (1 << 20)
 

@@ -13,11 +13,11 @@ from wellfed.pipeline import __version__
 from wellfed.pipeline.errors import SourceChangedError, UsageError
 from wellfed.pipeline.formats import Manifest
 
-from .assemble import assemble, check_any_stored
+from .assemble import check_any_stored
 from .destination import Destination
 from .files import disk_errors
 from .inputs import InputOptions
-from .pack import pack
+from .pack import pack, pack_and_assemble
 from .plan import CheckName, OutputName
 from .progress import ProgressCallback
 from .request import DEFAULT_SHARD_BYTES, Job, OnRejected, Request, prepare
@@ -73,6 +73,7 @@ def convert(
     shard_samples: int | None = None,
     workers: int | None = None,
     check: CheckName = "decode",
+    image: str = "keep",
     on_error: OnRejected = "reject",
     max_rejects: int | str | None = None,
     input: InputOptions | None = None,
@@ -93,6 +94,8 @@ def convert(
         shard_samples: samples found for each tar, in place of a size.
         workers: processes; None for one on each usable core.
         check: "decode" decodes each image once and so finds all damage; "header" reads only headers.
+        image: "keep" stores the source's bytes; "baseline" rewrites JPEGs as baseline without loss; "resize:N" or
+            "resize:N@QUALITY" stores larger images as JPEGs with a shorter side of N pixels.
         on_error: "fail" stops at the first sample that cannot be stored.
         max_rejects: more rejected samples than this, or than "P%" of those found, end the run.
         input: how the source is to be read.
@@ -115,6 +118,7 @@ def convert(
         shard_bytes=shard_bytes,
         shard_samples=shard_samples,
         check=check,
+        image=image,
         input=input or InputOptions(),
         selection=selection or SelectionOptions(),
         workers=workers,
@@ -241,10 +245,9 @@ def _convert(job: Job, progress: ProgressCallback | None, until: Literal["packed
                 job.selection.save(destination.listing)
                 destination.write_plan(job.plan.to_dict())
             destination.check_space(job.bytes_needed)
-            results, resumed = pack(job, progress)
             if until == "packed":
-                return resumed
-            assemble(job.source, job.selection, job.plan, job.output, job.destination, results, progress)
+                return pack(job, progress)[1]
+            resumed = pack_and_assemble(job, progress)
         if until == "packed":
             return resumed
         if destination.publishing:

@@ -15,11 +15,11 @@ from typing import Any, Literal
 import numpy as np
 import xxhash
 
-from wellfed.pipeline.decode.check import check_image
 from wellfed.pipeline.errors import SampleRejectedError
 from wellfed.pipeline.formats.index import index_dtype, mode_code
 
 from .files import disk_errors, write_file
+from .image_option import ImageOption, done_to
 from .inputs import Input, open_saved
 from .layout import Layout
 from .outputs.tar import LARGEST_MEMBER, TarWriter
@@ -43,6 +43,7 @@ class ShardTask:
         destination: for messages.
         number: position in the plan.
         start, stop: planned numbers.
+        use: of the tar; see `TarWriter`.
     """
 
     kind: str
@@ -54,7 +55,9 @@ class ShardTask:
     start: int
     stop: int
     check: CheckName
+    image: ImageOption
     on_error: Literal["reject", "fail"]
+    use: Literal["published", "staged"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +65,7 @@ class ShardResult:
     """What became of a task; `rows_name`, `tar_name` and `rejects_name` hold its samples, where there are any.
 
     Attributes:
-        size, sha256: of the tar.
+        size, sha256: of the tar; no digest of one that is only staged.
         rejected: samples that were not stored.
         notes: counted over the stored samples.
     """
@@ -119,7 +122,7 @@ def write_shard(task: ShardTask, *, report: Callable[[Any], None]) -> ShardResul
         source = open_saved(task.kind, task.source, Path(task.saved))
         order = load_order(Path(task.saved))
         packing = _Packing(task, source, Layout.of(source.fields), order, report)
-        with TarWriter(staging / tar_name(task.number)) as tar:
+        with TarWriter(staging / tar_name(task.number), use=task.use) as tar:
             packing.run(tar)
         if packing.stored:
             buffer = io.BytesIO()
@@ -189,29 +192,34 @@ class _Packing:
         data = record.image
         if not data:
             raise SampleRejectedError("the sample must have an image")
-        head = check_image(data, self._task.check)
+        made = self._task.image.apply(data, self._task.check)
+        head = made.header
         label = int(source.labels[number])
         if not 0 <= label < len(source.class_names):
             raise SampleRejectedError("the sample must have a label")
         values = self._layout.encode(
-            label=label, class_name=source.class_names[label], name=name, image=data, values=record.values
+            label=label,
+            class_name=source.class_names[label],
+            name=name,
+            image=made.data,
+            values=record.values,
+            made=done_to(data, made, self._task.image),
         )
         if max(map(len, values.values())) > LARGEST_MEMBER:
             raise SampleRejectedError("each value of a sample must be smaller than 8 GiB")
         # From here on the sample is stored.
         self.notes.update(head.notes)
         given = os.path.splitext(name)[1][1:].decode("latin-1").lower()
-        if given and EXTENSIONS_OF.get(given, given) != head.ext:
+        if given and EXTENSIONS_OF.get(given, given) != made.source.ext:
             self.notes["extension_differs"] += 1
-        row = self.rows[self.stored]
-        row["key"], row["label"] = key, label
-        row["width"], row["height"], row["orientation"] = head.width, head.height, head.orientation
-        row["mode"], row["ext"] = mode_code(head.mode), head.ext.encode("ascii")
+        # One tuple, in the order of the index's columns: a row's fields set one by one take longer than all hashing.
+        row: list[Any] = [key, 0, label, head.width, head.height, head.orientation]
+        row += (mode_code(head.mode), head.ext.encode("ascii"))
         for field, extension in self._members:
             value = values[field]
-            row[f"offset_{field}"] = tar.add(member_name(key, extension or head.ext), value)
-            row[f"size_{field}"] = len(value)
-            row[f"xxh3_{field}"] = xxhash.xxh3_64_intdigest(value)
+            offset = tar.add(member_name(key, extension or head.ext), value)
+            row += (offset, len(value), xxhash.xxh3_64_intdigest(value))
+        self.rows[self.stored] = tuple(row)
 
 
 def member_name(key: int, extension: str) -> str:

@@ -83,6 +83,9 @@ def convert(
     ] = "256MB",
     workers: Annotated[str, typer.Option(help="Processes; auto is one for each usable core.")] = "auto",
     check: Annotated[_Check, typer.Option(help="Decode each image once, or read only its header.")] = _Check.DECODE,
+    image: Annotated[
+        str, typer.Option(metavar="keep|baseline|resize:N[@Q]", help="Keep the bytes, or make them easier to decode.")
+    ] = "keep",
     on_error: Annotated[
         _OnError, typer.Option(help="A sample that cannot be stored: list it in rejects.jsonl, or stop.")
     ] = _OnError.REJECT,
@@ -117,6 +120,7 @@ def convert(
         shard_bytes=shard_bytes,
         shard_samples=shard_samples,
         check=check.value,
+        image=image,
         input=InputOptions(
             kind=kind,
             label_regex=label_regex,

@@ -8,6 +8,7 @@ from typing import Literal
 from ..errors import SampleRejectedError
 from .extension import native as _native
 from .header import ImageHeader, read_header
+from .jpegmarkers import count_scans
 from .reference import decode_rgb
 
 __all__ = ["CheckLevel", "check_image"]
@@ -16,9 +17,6 @@ CheckLevel = Literal["header", "decode"]
 
 MAX_SCANS = 500
 """A JPEG of more scans is made to waste time: libjpeg-turbo's own advice for untrusted input."""
-
-_BARE_MARKERS = (0x01, *range(0xD0, 0xD9))
-_SOS, _EOI = 0xDA, 0xD9
 
 
 def check_image(data: bytes, level: CheckLevel) -> ImageHeader:
@@ -42,22 +40,13 @@ def check_image(data: bytes, level: CheckLevel) -> ImageHeader:
         status, warnings, _ = _native.check(data)
         if status == 0:
             return dataclasses.replace(header, notes=(*header.notes, "decoder_warnings")) if warnings else header
-    if is_jpeg and data.count(bytes((0xFF, _SOS))) > MAX_SCANS and count_scans(data) > MAX_SCANS:
-        raise SampleRejectedError(f"a JPEG must have at most {MAX_SCANS} scans", got="more")
+    if is_jpeg:
+        refuse_many_scans(data)
     decode_rgb(data)
     return header
 
 
-def count_scans(data: bytes) -> int:
-    """Scans of a JPEG's first picture; markers inside metadata do not count."""
-    scans, position = 0, 2
-    while 0 <= position < len(data) - 3:
-        if data[position] != 0xFF or data[position + 1] in (0x00, 0xFF, *_BARE_MARKERS):
-            # Entropy-coded data, a restart or padding.
-            position = data.find(b"\xff", position + 1)
-        elif data[position + 1] == _EOI:
-            break
-        else:
-            scans += data[position + 1] == _SOS
-            position += 2 + int.from_bytes(data[position + 2 : position + 4])
-    return scans
+def refuse_many_scans(data: bytes) -> None:
+    """Raises SampleRejectedError for a JPEG that would take very long to decode for its size."""
+    if (scans := count_scans(data)) > MAX_SCANS:
+        raise SampleRejectedError(f"a JPEG must have at most {MAX_SCANS} scans", got=str(scans))

@@ -250,7 +250,12 @@ def test_manifest_says_how_the_dataset_was_made(photos: Path, tmp_path: Path) ->
     (photos / "a" / ".hidden").write_text("x")
     convert(photos, tmp_path / "out", output="webdataset", shard_bytes=1 << 20, check="header")
     manifest = Manifest.load(tmp_path / "out")
-    assert manifest.options == {"check": "header", "image": "keep", "shard_bytes": 1 << 20}
+    assert manifest.options == {
+        "check": "header",
+        "image": "keep",
+        "input": {"encoding": "png"},
+        "shard_bytes": 1 << 20,
+    }
     assert {name: manifest.source[name] for name in ("kind", "found", "rejected", "skipped")} == {
         "kind": "folder",
         "found": 12,

@@ -11,6 +11,7 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 
 from ..errors import SampleRejectedError, words_of
 from .jpegheader import plain_jpeg
+from .metadata import is_whole_profile, is_whole_xmp
 
 __all__ = ["EXTENSIONS", "MAX_PIXELS", "ImageHeader", "opened", "orientation_of", "read_header"]
 
@@ -56,7 +57,7 @@ class ImageHeader:
         mode: Pillow's mode of the first frame before conversion ("RGB", "L", "P", "CMYK", "I;16", ...).
         frames: pictures in the file.
         notes: what conversion counts: "grayscale", "exif_orientation", "cmyk", "sixteen_bit", "alpha", "palette",
-            "animated", "multi_page", "broken_exif".
+            "animated", "multi_page", "broken_exif", "broken_icc", "broken_xmp".
     """
 
     format: str
@@ -104,6 +105,8 @@ def _describe(image: Image.Image, data: bytes) -> ImageHeader:
             ("animated", frames > 1 and name not in ("TIFF", "MPO", "ICO")),
             ("multi_page", frames > 1 and name in ("TIFF", "MPO", "ICO")),
             ("broken_exif", broken),
+            ("broken_icc", "icc_profile" in image.info and not is_whole_profile(image.info["icc_profile"])),
+            ("broken_xmp", "xmp" in image.info and not is_whole_xmp(image.info["xmp"])),
         )
         if holds
     ]
@@ -126,6 +129,11 @@ def opened(data: bytes) -> Iterator[Image.Image]:
     except SampleRejectedError:
         raise
     except UnidentifiedImageError as error:
+        if name := _named_by_signature(data):
+            raise SampleRejectedError(
+                "an image must have a header that its decoder reads, with a width and a height",
+                got=f"{len(data)} bytes that begin as {name}",
+            ) from error
         raise SampleRejectedError(
             f"a file must be an image of a supported format ({_SUPPORTED})",
             got=f"{len(data)} bytes starting with {bytes(data[:8])!r}",
@@ -135,6 +143,15 @@ def opened(data: bytes) -> Iterator[Image.Image]:
     except Exception as error:
         # Decoders raise nearly any type on bad bytes (OSError, SyntaxError, struct.error, ZeroDivisionError, ...).
         raise SampleRejectedError("an image must decode", got=words_of(error)) from error
+
+
+def _named_by_signature(data: bytes) -> str | None:
+    """The format whose first bytes these are; Pillow's own tests, which say yes, no, or why not in words."""
+    for name in _OPENED:
+        accepts = Image.OPEN[name][1] if name in Image.OPEN else None
+        if accepts is not None and accepts(data[:16]) is True:
+            return name
+    return None
 
 
 def _check(image: Image.Image) -> None:

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from .metadata import is_whole_profile
+
 __all__ = ["plain_jpeg"]
 
 _START = b"\xff\xd8\xff"
@@ -14,6 +16,9 @@ _FRAMES = frozenset((0xC0, 0xC1, 0xC2))
 _SKIPPED = frozenset((0xC4, 0xDD, 0xFE))
 """Huffman tables, restart interval, comment: Pillow reads over them."""
 
+_WHOLE_PROFILE = b"ICC_PROFILE\0\1\1"
+"""A profile in one piece; Pillow joins several."""
+
 _MODES = {1: "L", 3: "RGB"}
 _MOST_PIXELS = 50_000_000
 """Below the size at which Pillow warns."""
@@ -22,8 +27,8 @@ _MOST_PIXELS = 50_000_000
 def plain_jpeg(data: bytes) -> tuple[int, int, str] | None:
     """Width, height and Pillow's mode of a baseline, extended or progressive JPEG of 8 bits, gray or of three colours.
 
-    None for whatever else, sound or not: with EXIF, XMP, several pictures or Photoshop's resources, with four colours,
-    with padding between segments, cut short, or larger than usual.
+    None for whatever else, sound or not: with EXIF, XMP, a profile in pieces or a broken one, several pictures or
+    Photoshop's resources, with four colours, with padding between segments, cut short, or larger than usual.
     """
     if data[:3] != _START:
         return None
@@ -59,7 +64,7 @@ def plain_jpeg(data: bytes) -> tuple[int, int, str] | None:
             if data[start : start + 4] != b"JFIF" or length < 14:
                 return None
         elif marker == _APP2:
-            if data[start : start + 12] != b"ICC_PROFILE\0" or length < 16:
+            if data[start : start + 14] != _WHOLE_PROFILE or not is_whole_profile(data[start + 14 : place]):
                 return None
         elif marker != _APP14 or data[start : start + 5] != b"Adobe" or length < 14:
             return None

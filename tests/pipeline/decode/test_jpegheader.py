@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import Image, ImageCms
 
 from wellfed.pipeline.decode.header import read_header
 from wellfed.pipeline.decode.jpegheader import plain_jpeg
@@ -27,7 +27,7 @@ PLAIN = {
     "RGB": encoded("RGB"),
     "L": encoded("L"),
     "progressive": encoded("RGB", progressive=True),
-    "ICC": encoded("RGB", icc_profile=bytes(300)),
+    "ICC": encoded("RGB", icc_profile=ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()),
     "comment": encoded("RGB", comment=b"a comment"),
 }
 

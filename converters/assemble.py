@@ -13,14 +13,15 @@ from wellfed.pipeline.formats.names import NAMES_BLOB, NAMES_OFFSETS, NamesWrite
 
 from .destination import Destination
 from .files import IndexWriter, join_files, sha256_of, write_file
+from .follow import part_of
 from .inputs import Input
 from .layout import Layout
-from .outputs import Output, Part
+from .outputs import Follower, Output
 from .plan import Plan
 from .progress import ProgressCallback, Tally
 from .rejects import REJECTS_NAME, first_reject
 from .selection import Selection
-from .task import ShardResult, rejects_name, rows_name, tar_name
+from .task import ShardResult, rejects_name
 
 
 def assemble(
@@ -31,6 +32,7 @@ def assemble(
     destination: Destination,
     results: Sequence[ShardResult],
     progress: ProgressCallback | None,
+    follower: Follower | None,
 ) -> None:
     """Write index, names, rejects, manifest and what the output adds, and record all that is to be published.
 
@@ -43,23 +45,10 @@ def assemble(
     layout = Layout.of(source.fields)
     rejects = [destination.tasks / rejects_name(result.number) for result in results if result.rejected]
     check_any_stored(plan.part, destination, results)
-    parts = [
-        Part(
-            tar=destination.tasks / tar_name(result.number),
-            rows_path=destination.tasks / rows_name(result.number),
-            samples=result.samples,
-            size=result.size,
-            sha256=result.sha256,
-            members=layout.members,
-        )
-        for result in results
-        if result.samples
-    ]
-    for leftover in (*destination.final.iterdir(), *destination.scratch.iterdir()):
-        leftover.unlink()
+    parts = [part_of(destination, layout, result) for result in results if result.samples]
     write_tally = Tally("write", stored, progress)
     assembled = output.assemble(
-        parts, destination.scratch, destination.final, lambda done: write_tally.running(0, done, rejected)
+        parts, destination.scratch, destination.final, lambda done: write_tally.running(0, done, rejected), follower
     )
     files = dict(assembled.files)
     with (

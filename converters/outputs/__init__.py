@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from .base import Assembled, Output, Part
+from .base import Assembled, Follower, Output, Part
 from .lmdb import LmdbOutput
 from .webdataset import WebDatasetOutput
 
-__all__ = ["Assembled", "LmdbOutput", "Output", "Part", "WebDatasetOutput", "open_output"]
+__all__ = ["Assembled", "Follower", "LmdbOutput", "Output", "Part", "WebDatasetOutput", "open_output"]
 
 
 def open_output(name: str) -> Output:

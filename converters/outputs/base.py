@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from types import TracebackType
+from typing import Literal, Protocol, Self
 
 import numpy as np
 
@@ -50,6 +51,20 @@ class Assembled:
     files: dict[str, str]
 
 
+class Follower(Protocol):
+    """Takes the finished parts while others are packed: a context manager around packing and assembling."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def add(self, part: Part) -> None:
+        """The next part in the plan's order. Raises what failed on earlier ones."""
+        ...
+
+
 class Output(Protocol):
     """A way to store; stateless. Equal parts give equal bytes, in any process, and a killed `assemble` starts again."""
 
@@ -59,16 +74,31 @@ class Output(Protocol):
         """Disk space that `assemble` needs beside the staged tars, from the samples' planned sizes."""
         ...
 
+    def follow(self, sizes: np.ndarray, scratch: Path) -> Follower | None:
+        """What is to be given the parts, in order, before `assemble`; None where nothing can be done by then.
+
+        Args:
+            sizes: of the planned images, i8, bytes.
+            scratch: an empty folder for large files.
+        """
+        ...
+
     def assemble(
-        self, parts: Sequence[Part], scratch: Path, final: Path, on_samples: Callable[[int], None]
+        self,
+        parts: Sequence[Part],
+        scratch: Path,
+        final: Path,
+        on_samples: Callable[[int], None],
+        follower: Follower | None,
     ) -> Assembled:
         """Write what the data files lack.
 
         Args:
             parts: at least one.
-            scratch: an empty folder for large files.
+            scratch: the folder that `follow` was given.
             final: the folder for files that are published as they are.
             on_samples: called with the number of samples written so far.
+            follower: of `follow`, which was given the same parts.
         """
         ...
 

@@ -1,26 +1,43 @@
-"""LMDB: one pass with one writer over the staged tars, so that the bytes never depend on how they were made."""
+"""LMDB: one writer over the staged tars, in their order, so that the bytes never depend on how they were made.
+
+It follows the workers: a tar is written into the environment as soon as it and all before it are packed.
+"""
 
 from __future__ import annotations
 
+import mmap
 import os
+import queue
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from operator import itemgetter
 from pathlib import Path
-from typing import Literal
+from types import TracebackType
+from typing import Literal, Self
 
 import lmdb
 import numpy as np
+import xxhash
 
 from wellfed.pipeline.errors import ResourceError, WellfedError
 from wellfed.pipeline.formats import Shard
 
 from ..files import out_of_space, sha256_of
-from .base import Assembled, Part
+from .base import Assembled, Follower, Part
 
 DATA_NAME = "data.mdb"
 
 _BATCH_BYTES = 64 << 20
 _BATCH_SAMPLES = 4096
 _SIZES_AT_ONCE = 1 << 20
+_ROWS_AT_ONCE = 1 << 14
+_SMALL_BYTES = 500
+"""A sample's label and JSON, with their shares of leaf and branch pages."""
+
+_POPULATE = getattr(mmap, "MAP_POPULATE", 0)  # Linux
+
+Entry = tuple[bytes, memoryview]
 
 # LMDB's sizes (mdb.c 0.9): page header, node header, and the share of a page above which a value gets its own pages.
 _PAGE_HEADER, _NODE_HEADER, _KEY = 16, 8, 16
@@ -32,31 +49,32 @@ class LmdbOutput:
     kind: Literal["webdataset", "lmdb"] = "lmdb"
 
     def bytes_beyond_tars(self, sizes: np.ndarray) -> int:
-        """The environment, beside the tars it is written from; label and JSON take about 200 bytes."""
+        """The environment, beside the tars it is written from."""
+        return self._map_bytes(sizes)
+
+    def follow(self, sizes: np.ndarray, scratch: Path) -> EnvironmentWriter:
+        """Begin `data.mdb` from zero in an empty folder; parts are added while later ones are still packed."""
+        return EnvironmentWriter(scratch, self._map_bytes(sizes))
+
+    def _map_bytes(self, sizes: np.ndarray) -> int:
         images = (sizes[start : start + _SIZES_AT_ONCE] for start in range(0, len(sizes), _SIZES_AT_ONCE))
-        return map_bytes(images) + 500 * len(sizes)
+        # From the plan, not from what was stored: equal for every run, and known before the first part is.
+        return map_bytes(images) + -(-_SMALL_BYTES * len(sizes) // (1 << 20)) * (1 << 20)
 
     def assemble(
-        self, parts: Sequence[Part], scratch: Path, final: Path, on_samples: Callable[[int], None]
+        self,
+        parts: Sequence[Part],
+        scratch: Path,
+        final: Path,
+        on_samples: Callable[[int], None],
+        follower: Follower | None,
     ) -> Assembled:
-        """Write `data.mdb` from zero."""
-        try:
-            _write(parts, scratch, on_samples)
-        except lmdb.Error as error:
-            # A short write on a full disk comes out of LMDB 0.9 as an I/O error.
-            if not isinstance(error, lmdb.DiskError) and not any(
-                word in str(error)
-                for word in ("No space left", "quota exceeded", "File too large", "Input/output error")
-            ):
-                raise WellfedError("LMDB must be able to write", got=str(error), remedy="Run again.") from error
-            raise out_of_space(final.parent.parent, str(error)) from error
+        """Wait for the environment to be written and synced."""
+        assert isinstance(follower, EnvironmentWriter)
+        sha256 = follower.finish(on_samples)
         data = scratch / DATA_NAME
-        shard = Shard(
-            name=DATA_NAME,
-            samples=sum(part.samples for part in parts),
-            size=data.stat().st_size,
-            sha256=sha256_of(data),
-        )
+        samples = sum(part.samples for part in parts)
+        shard = Shard(name=DATA_NAME, samples=samples, size=data.stat().st_size, sha256=sha256)
         return Assembled(shards=(shard,), moves=((data, DATA_NAME),), files={})
 
     def published_rows(self, parts: Sequence[Part]) -> Iterator[np.ndarray]:
@@ -88,30 +106,106 @@ def map_bytes(sizes: Iterable[np.ndarray], *, page: int | None = None) -> int:
     return -(-(total + total // 100) // (1 << 20)) * (1 << 20)
 
 
-def _write(parts: Sequence[Part], scratch: Path, on_samples: Callable[[int], None]) -> None:
-    sizes = (part.rows()[f"size_{field}"] for part in parts for field in part.members)
-    environment = lmdb.open(
-        str(scratch),
-        map_size=map_bytes(sizes),
-        max_dbs=0,
-        lock=False,
-        # Synced once at the end: a killed pass starts again anyway. Not a writable map: a full disk would kill us.
-        sync=False,
-        metasync=False,
-        writemap=False,
-    )
-    try:
-        done = 0
-        for samples, batch in _batches(parts):
-            _commit(environment, batch)
-            done += samples
-            on_samples(done)
-        environment.sync(True)
-    finally:
-        environment.close()
+class EnvironmentWriter:
+    """Writes `data.mdb` in a thread of its own; LMDB and the hashes let other threads run meanwhile.
+
+    A context manager, whose end stops the thread. What fails in the thread is raised by the next `add` or `finish`.
+
+    Args:
+        scratch: an empty folder.
+        size: of the map, bytes; enlarged where it does not do.
+    """
+
+    def __init__(self, scratch: Path, size: int) -> None:
+        self._scratch, self._size = scratch, size
+        # Parts are small descriptions: any number may wait.
+        self._parts: queue.SimpleQueue[Part | None] = queue.SimpleQueue()
+        self._stopped = False
+        self._done = 0
+        self._error: Exception | None = None
+        self._sha256 = ""
+        self._thread = threading.Thread(target=self._run, name="wellfed-lmdb", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopped = True
+        self._parts.put(None)
+        self._thread.join()
+
+    def add(self, part: Part) -> None:
+        """The next part, in order."""
+        self._raise()
+        self._parts.put(part)
+
+    def finish(self, on_samples: Callable[[int], None]) -> str:
+        """Wait until all parts are written and synced; the file's SHA-256.
+
+        Raises:
+            ResourceError: the disk is full.
+            WellfedError: LMDB failed, or a staged tar is not as it was packed.
+        """
+        self._parts.put(None)
+        while self._thread.is_alive():
+            self._thread.join(0.1)
+            on_samples(self._done)
+        self._raise()
+        return self._sha256
+
+    def _raise(self) -> None:
+        if self._error is None:
+            return
+        try:
+            raise self._error
+        except lmdb.Error as error:
+            # A short write on a full disk comes out of LMDB 0.9 as an I/O error.
+            if not isinstance(error, lmdb.DiskError) and not any(
+                word in str(error)
+                for word in ("No space left", "quota exceeded", "File too large", "Input/output error")
+            ):
+                raise WellfedError("LMDB must be able to write", got=str(error), remedy="Run again.") from error
+            raise out_of_space(self._scratch.parent.parent, str(error)) from error
+
+    def _run(self) -> None:
+        try:
+            self._write()
+        except Exception as error:
+            # Raised in the caller's thread.
+            self._error = error
+
+    def _write(self) -> None:
+        environment = lmdb.open(
+            str(self._scratch),
+            map_size=self._size,
+            max_dbs=0,
+            lock=False,
+            # Synced once at the end: a killed pass starts again anyway. Not a writable map: a full disk would kill us.
+            sync=False,
+            metasync=False,
+            writemap=False,
+        )
+        try:
+            for samples, batch in _batches(iter(self._parts.get, None)):
+                if self._stopped:
+                    return
+                _commit(environment, batch)
+                self._done += samples
+            if self._stopped:
+                return
+            with ThreadPoolExecutor(1) as pool:
+                # The disk works and this thread hashes at the same time; neither changes the file.
+                synced = pool.submit(environment.sync, True)
+                self._sha256 = sha256_of(self._scratch / DATA_NAME)
+                synced.result()
+        finally:
+            environment.close()
 
 
-def _commit(environment: lmdb.Environment, batch: list[tuple[bytes, bytes]]) -> None:
+def _commit(environment: lmdb.Environment, batch: list[Entry]) -> None:
     while True:
         try:
             with environment.begin(write=True) as transaction:
@@ -127,26 +221,54 @@ def _commit(environment: lmdb.Environment, batch: list[tuple[bytes, bytes]]) -> 
             environment.set_mapsize(size)
 
 
-def _batches(parts: Sequence[Part]) -> Iterator[tuple[int, list[tuple[bytes, bytes]]]]:
+def _batches(parts: Iterable[Part]) -> Iterator[tuple[int, list[Entry]]]:
     """Entries in order of their keys, cut where the sizes say, never where the clock or a worker does."""
-    batch: list[tuple[bytes, bytes]] = []
+    batch: list[Entry] = []
     samples = weight = 0
     for part in parts:
-        fd = os.open(part.tar, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            for row in part.rows():
-                image = row["ext"].decode("ascii")
-                entries = []
-                for field, extension in part.members.items():
-                    value = os.pread(fd, int(row[f"size_{field}"]), int(row[f"offset_{field}"]))
-                    entries.append((b"%010d.%s" % (int(row["key"]), (extension or image).encode("ascii")), value))
-                batch += sorted(entries)
-                samples += 1
-                weight += sum(len(value) for _, value in entries)
-                if weight >= _BATCH_BYTES or samples >= _BATCH_SAMPLES:
-                    yield samples, batch
-                    batch, samples, weight = [], 0, 0
-        finally:
-            os.close(fd)
+        # The map lives as long as the values that lie in it.
+        tar = memoryview(_mapped(part.tar))
+        for row in _tuples(part):
+            image, fields = row
+            entries: list[Entry] = []
+            for extension, (offset, size, digest) in zip(part.members.values(), fields, strict=True):
+                value = tar[offset : offset + size]
+                if xxhash.xxh3_64_intdigest(value) != digest:
+                    raise _not_as_packed(part)
+                key, ext = image
+                entries.append((b"%010d.%s" % (key, extension.encode("ascii") if extension else ext), value))
+                weight += size
+            batch += sorted(entries, key=itemgetter(0))
+            samples += 1
+            if weight >= _BATCH_BYTES or samples >= _BATCH_SAMPLES:
+                yield samples, batch
+                batch, samples, weight = [], 0, 0
     if batch:
         yield samples, batch
+
+
+def _tuples(part: Part) -> Iterator[tuple[tuple[int, bytes], list[tuple[int, int, int]]]]:
+    """Of each sample, its key and its image's extension; and of each member, offset, size and XXH3."""
+    rows = part.rows()
+    names = [tuple(f"{column}_{field}" for column in ("offset", "size", "xxh3")) for field in part.members]
+    for start in range(0, len(rows), _ROWS_AT_ONCE):
+        some = rows[start : start + _ROWS_AT_ONCE]
+        members = [zip(*(some[name].tolist() for name in each), strict=True) for each in names]
+        heads = zip(some["key"].tolist(), some["ext"].tolist(), strict=True)
+        for head, *fields in zip(heads, *members, strict=True):
+            yield head, fields
+
+
+def _mapped(path: Path) -> mmap.mmap:
+    with open(path, "rb") as file:
+        return mmap.mmap(file.fileno(), 0, flags=mmap.MAP_SHARED | _POPULATE, prot=mmap.PROT_READ)
+
+
+def _not_as_packed(part: Part) -> WellfedError:
+    # Staged tars are not synced, and a machine that stops may lose some of them: without it the task is packed again.
+    part.tar.unlink()
+    return WellfedError(
+        "a staged shard must be as it was packed",
+        got=f"{part.tar.name}, which is not",
+        remedy="Run the same command again: that shard is packed anew.",
+    )

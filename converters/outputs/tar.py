@@ -57,17 +57,17 @@ class TarWriter:
 
     Attributes:
         size: bytes so far.
-        sha256: hex digest of the whole file, after the block; empty where none was asked for.
+        sha256: hex digest of the whole file, after the block; empty for a staged one.
 
     Args:
-        digest: "none" for a file that is not published.
+        use: a "staged" file is read once and removed, its values checked: it is neither hashed nor synced.
     """
 
-    def __init__(self, path: Path, *, digest: Literal["sha256", "none"] = "sha256") -> None:
+    def __init__(self, path: Path, *, use: Literal["published", "staged"] = "published") -> None:
         self._path = path
         self._temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         self._fd = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-        self._digest = hashlib.sha256() if digest == "sha256" else None
+        self._digest = hashlib.sha256() if use == "published" else None
         self._small: list[bytes] = []
         self._pieces: list[bytes] = []
         self._waiting = 0
@@ -120,7 +120,8 @@ class TarWriter:
                 self._small.append(_END)
                 self.size += len(_END)
                 self._flush()
-                os.fsync(self._fd)
+                if self._digest is not None:
+                    os.fsync(self._fd)
                 os.replace(self._temporary, self._path)
                 self.sha256 = self._digest.hexdigest() if self._digest is not None else ""
         finally:

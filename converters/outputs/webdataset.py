@@ -12,7 +12,7 @@ import numpy as np
 from wellfed.pipeline.formats import Shard
 
 from ..files import write_file
-from .base import Assembled, Part
+from .base import Assembled, Follower, Part
 
 SET_NAME = "data"
 WIDS_NAME = f"{SET_NAME}.json"
@@ -29,8 +29,16 @@ class WebDatasetOutput:
         """Index files: about 100 bytes a sample."""
         return 100 * len(sizes)
 
+    def follow(self, sizes: np.ndarray, scratch: Path) -> None:
+        """Nothing: the tars are the result."""
+
     def assemble(
-        self, parts: Sequence[Part], scratch: Path, final: Path, on_samples: Callable[[int], None]
+        self,
+        parts: Sequence[Part],
+        scratch: Path,
+        final: Path,
+        on_samples: Callable[[int], None],
+        follower: Follower | None,
     ) -> Assembled:
         """Write `.idx` files and the wids index; the tars are only renamed."""
         shards: list[Shard] = []
@@ -72,17 +80,18 @@ def dali_index(rows: np.ndarray, members: Mapping[str, str | None]) -> bytes:
         rows: of one shard.
         members: stored fields in order, with their extensions; None for the image's, which is in the rows.
     """
+    # Latin-1, which holds any byte: of a damaged index the right line is wanted all the same, to compare with.
     text = bytearray(b"v1.2 %d\n" % len(rows))
     for start in range(0, len(rows), _ROWS_AT_ONCE):
         some = rows[start : start + _ROWS_AT_ONCE]
         columns = [some[f"{column}_{field}"].tolist() for field in members for column in ("offset", "size")]
         for key, ext, *numbers in zip(some["key"].tolist(), some["ext"].tolist(), *columns, strict=True):
-            extensions = [extension or ext.decode("ascii") for extension in members.values()]
+            extensions = [extension or ext.decode("latin-1") for extension in members.values()]
             line = " ".join(
                 f"{extension} {offset} {size} {key:010d}.{extension}"
                 for extension, offset, size in zip(extensions, numbers[::2], numbers[1::2], strict=True)
             )
-            text += line.encode("ascii") + b"\n"
+            text += line.encode("latin-1") + b"\n"
     return bytes(text)
 
 

@@ -11,7 +11,7 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 
 from ..errors import SampleRejectedError, words_of
 from .jpegheader import plain_jpeg
-from .metadata import is_whole_profile, is_whole_xmp
+from .metadata import is_whole_exif, is_whole_profile, is_whole_xmp
 
 __all__ = ["EXTENSIONS", "MAX_PIXELS", "ImageHeader", "opened", "orientation_of", "read_header"]
 
@@ -104,7 +104,7 @@ def _describe(image: Image.Image, data: bytes) -> ImageHeader:
             ("palette", mode in ("P", "PA")),
             ("animated", frames > 1 and name not in ("TIFF", "MPO", "ICO")),
             ("multi_page", frames > 1 and name in ("TIFF", "MPO", "ICO")),
-            ("broken_exif", broken),
+            ("broken_exif", broken or ("exif" in image.info and not is_whole_exif(image.info["exif"]))),
             ("broken_icc", "icc_profile" in image.info and not is_whole_profile(image.info["icc_profile"])),
             ("broken_xmp", "xmp" in image.info and not is_whole_xmp(image.info["xmp"])),
         )

@@ -59,15 +59,14 @@ class SampleRows:
             return
         image, reason = layout.image_of(members)
         label, fault = layout.label(members, image)
+        refused = next((code for code in (table.row(member).reason for member in members) if code >= 0), None)
         if layout.labels_from == "folders":
-            if label is None:
+            if label is None and refused is None:
                 self.skipped["outside_class_folders"] += 1
                 return
-            self.classes.add(label)
-        reason = next(
-            (self._reasons[code] for code in [table.row(member).reason for member in members] if code >= 0),
-            reason or fault,
-        )
+            if label is not None:
+                self.classes.add(label)
+        reason = self._reasons[refused] if refused is not None else reason or fault
         places, lacking = self._places(members[0] if image is None else image, by_ext)
         first = members[0] if image is None else image
         row = table.row(first)

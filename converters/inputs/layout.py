@@ -216,6 +216,8 @@ class Layout:
         """The one folder that everything lies in, two deep or more, as `tar cf x.tar FOLDER` makes it; else nothing."""
         common: bytes | None = None
         for member in range(len(self._table)):
+            if self._table.row(member).reason >= 0:
+                continue  # a path that leads out of the archive says nothing about the others
             parts = self.path(member).split(b"/")
             if len(parts) < 3 or (common is not None and parts[0] != common):
                 return b""
@@ -256,9 +258,11 @@ class Layout:
 
 
 def class_folder(path: bytes) -> str | None:
-    """The first-level folder of a path; None where it lies in none."""
+    """The first-level folder of a path; None where it lies in none, or the path leads out of the archive."""
     folder, slash, _ = path.partition(b"/")
-    return folder.decode("utf-8", "surrogateescape") if slash else None
+    if not slash or folder in (b"", b".", b".."):
+        return None
+    return folder.decode("utf-8", "surrogateescape")
 
 
 def _field_name(ext: bytes) -> str:

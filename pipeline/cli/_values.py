@@ -96,6 +96,17 @@ def parse_shares(text: str, *, option: str) -> tuple[tuple[str, float], ...]:
         ) from None
 
 
+def parse_whole(text: str, *, option: str) -> int:
+    """A whole number, of either sign.
+
+    Raises:
+        UsageError: anything else.
+    """
+    if not re.fullmatch(r"-?[0-9]{1,20}", text):
+        raise UsageError(f"{option} must be a whole number", got=text, remedy="Write for example 7.")
+    return int(text)
+
+
 def parse_workers(text: str) -> int | None:
     """A number of workers; None for "auto".
 

@@ -71,13 +71,13 @@ def convert(
         list[str] | None, typer.Option(metavar="GLOB", help="No paths that fit. May be repeated.")
     ] = None,
     shuffle: Annotated[
-        int | None, typer.Option(metavar="SEED", help="Store in a random order, the same for the same seed.")
+        str | None, typer.Option(metavar="SEED", help="Store in a random order, the same for the same seed.")
     ] = None,
     split: Annotated[
         str | None,
         typer.Option(metavar="NAME=SHARE,...", help="Several datasets DST/NAME, split by class: train=0.9,val=0.1."),
     ] = None,
-    limit: Annotated[int | None, typer.Option(metavar="N", help="At most N samples, of each part of a split.")] = None,
+    limit: Annotated[str | None, typer.Option(metavar="N", help="At most N samples, of each part of a split.")] = None,
     shard_size: Annotated[
         str, typer.Option(help="Largest size of a tar, such as 256MB, 1GiB or 1000samples.")
     ] = "256MB",
@@ -110,7 +110,7 @@ def convert(
     from wellfed.converters.selection import SelectionOptions
 
     from ._progress import progress_bar
-    from ._values import parse_column, parse_names, parse_shard_size, parse_shares, parse_workers
+    from ._values import parse_column, parse_names, parse_shard_size, parse_shares, parse_whole, parse_workers
 
     shard_bytes, shard_samples = parse_shard_size(shard_size, option="--shard-size")
     request = Request(
@@ -138,8 +138,8 @@ def convert(
             include=tuple(include or ()),
             exclude=tuple(exclude or ()),
             split=() if split is None else parse_shares(split, option="--split"),
-            shuffle=shuffle,
-            limit=limit,
+            shuffle=None if shuffle is None else parse_whole(shuffle, option="--shuffle"),
+            limit=None if limit is None else parse_whole(limit, option="--limit"),
         ),
         workers=parse_workers(workers),
         on_error=on_error.value,

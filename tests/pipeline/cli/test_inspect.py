@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import typer
+from PIL import Image
 
 from wellfed.pipeline.cli.inspect import inspect
 from wellfed.pipeline.errors import DamagedDatasetError, UsageError
@@ -95,9 +96,10 @@ def test_text_shows_the_same_and_no_raw_control_characters(converted: Path, caps
 def test_a_folder_says_what_was_not_measured_and_what_was_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name, content in (("a/x.jpg", b"123"), ("a/y.JPEG", b"12345"), ("b/empty.jpg", b""), ("b/.hidden", b"1")):
+    for name, content in (("a/y.JPEG", b"12345"), ("b/empty.jpg", b""), ("b/.hidden", b"1")):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(content)
+    Image.new("RGB", (4, 4)).save(tmp_path / "a" / "x.jpg")
     summary = json.loads(_inspect(capsys, str(tmp_path), "--json"))
     assert (summary["kind"], summary["samples"], summary["rejected"]) == ("folder", 2, 1)
     assert summary["skipped"] == {"hidden": 1}
@@ -110,7 +112,7 @@ def test_a_folder_says_what_was_not_measured_and_what_was_left_out(
 def test_many_classes_are_cut_in_the_text_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number in range(25):
         (tmp_path / f"{number:02d}").mkdir()
-    (tmp_path / "00" / "x.jpg").write_bytes(b"x")
+    Image.new("RGB", (4, 4)).save(tmp_path / "00" / "x.jpg")
     assert "and 5 more" in _inspect(capsys, str(tmp_path))
     assert len(json.loads(_inspect(capsys, str(tmp_path), "--json"))["classes"]) == 25
 
@@ -130,3 +132,13 @@ def test_errors_pass_through_to_the_command_line(converted: Path, capsys: pytest
     os.truncate(converted / "wellfed.index.npy", 100)
     with pytest.raises(DamagedDatasetError, match=r"wellfed\.index\.npy"):
         _inspect(capsys, str(converted))
+
+
+def test_a_folder_without_an_image_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "a.txt").write_text("text")
+    (tmp_path / "notes" / "b.jpg").write_text("text as well")
+    with pytest.raises(UsageError, match=r"must hold images; got 2 files, none of them an image; the first is notes/a"):
+        _inspect(capsys, str(tmp_path))
+    Image.new("RGB", (4, 4)).save(tmp_path / "notes" / "c.jpg")
+    assert "3 samples" in _inspect(capsys, str(tmp_path))

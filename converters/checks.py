@@ -179,7 +179,7 @@ def _check_side_indexes(directory: Path, manifest: Manifest, index: np.ndarray) 
             yield Problem(file=name, key=None, what=f"it must have {len(rows)} samples; got {len(lines) - 2} lines")
         for line, wanted, row in zip(lines[1:], expected[1:], rows, strict=False):
             if line != wanted:
-                what = f"its line must be {wanted.decode()!r}; got {line.decode('ascii', 'replace')!r}"
+                what = f"its line must be {wanted.decode('ascii', 'replace')!r}; got {line.decode('ascii', 'replace')!r}"
                 yield Problem(file=name, key=int(row["key"]), what=what)
     if WIDS_NAME not in manifest.files:
         return  # reported by the listing where it must be there
@@ -187,7 +187,7 @@ def _check_side_indexes(directory: Path, manifest: Manifest, index: np.ndarray) 
         found = json.loads((directory / WIDS_NAME).read_bytes())
     except FileNotFoundError:
         return  # reported by the listing
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         yield Problem(file=WIDS_NAME, key=None, what=f"it must be JSON; got {error}")
         return
     if found != json.loads(wids_index(manifest.shards)):

@@ -57,7 +57,10 @@ def first_reject(path: Path) -> Reject:
 
 def _parsed(line: bytes) -> Reject:
     fields = json.loads(line)
-    return Reject(int(fields["key"]), name_of(fields), str(fields["reason"]))
+    key = fields["key"]
+    if not isinstance(key, int) or not 0 <= key < 1 << 63:
+        raise ValueError("the key is no planned number")
+    return Reject(key, name_of(fields), str(fields["reason"]))
 
 
 def iterate_rejects(path: Path) -> Iterator[Reject]:

@@ -70,7 +70,13 @@ def repair(
     damaged = sorted(
         name for name in {problem.file for problem in problems} & set(wanted) if not _is_whole(directory, name, wanted)
     )
+    destination = Destination(directory)
+    left = destination.work / _REPAIR_NAME
     if not damaged:
+        if destination.has_work:
+            # Of a repair that was killed when it had put everything into place.
+            with destination.locked():
+                shutil.rmtree(left, ignore_errors=True)
         return ()
     if manifest.options.get(IN_PLACE):
         raise UsageError(
@@ -78,8 +84,8 @@ def repair(
             got=", ".join(damaged),
             remedy="Copy the shards again from where they are whole, or run wellfed index --overwrite.",
         )
-    destination = Destination(directory)
     with disk_errors(directory), destination.locked():
+        shutil.rmtree(left, ignore_errors=True)  # of a repair that was killed
         try:
             made = _derived(directory, manifest, damaged, destination.work / _REPAIR_NAME)
             if made is None:
@@ -95,7 +101,7 @@ def repair(
                 os.replace(made[name], directory / name)
             sync_folder(directory)
         finally:
-            shutil.rmtree(destination.work / _REPAIR_NAME, ignore_errors=True)
+            shutil.rmtree(left, ignore_errors=True)
     return tuple(damaged)
 
 

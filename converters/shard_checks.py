@@ -230,7 +230,7 @@ def _wrong_json(value: bytes, dataset: _Dataset, label: int, row_number: int) ->
     try:
         fields = json.loads(value)
         class_name, name = fields["class"], name_of(fields)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         return f"its json must hold class and path; got {error!r}"
     if name != dataset.names.bytes_at(row_number):
         return f"its json says {name!r}, the names file {dataset.names.bytes_at(row_number)!r}"

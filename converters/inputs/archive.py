@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import os
@@ -16,6 +15,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from wellfed.pipeline.errors import SampleRejectedError, UsageError
+from wellfed.pipeline.formats.npy import parse_npy
 from wellfed.pipeline.formats.perprocess import PerProcess
 
 from .archive_rows import SampleRows
@@ -265,8 +265,8 @@ def decode(field: Field, data: bytes) -> Any:
         if field.type == "number":
             return typed(field, json.loads(data))
         if field.type == "array":
-            return np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
-    except (ValueError, RecursionError, EOFError, TypeError, MemoryError) as error:
+            return parse_npy(data)
+    except (ValueError, RecursionError) as error:
         raise SampleRejectedError(f"the sample's {field.name} must be {field.type}", got=str(error)[:200]) from error
     return data
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import math
+import pickletools
 import pickle
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,9 @@ def read_batch(path: Path) -> dict[str, Any]:
             of unsigned bytes.
     """
     try:
-        found = _Restricted(io.BytesIO(path.read_bytes()), encoding="latin1").load()
+        data = path.read_bytes()
+        _check_sizes(data)
+        found = _Restricted(io.BytesIO(data), encoding="latin1").load()
     except OSError as error:
         raise UsageError(f"{path.name} must be readable", got=error.strerror or str(error)) from error
     except Exception as error:
@@ -43,8 +46,19 @@ def read_batch(path: Path) -> dict[str, Any]:
     }
 
 
+def _check_sizes(data: bytes) -> None:
+    """Refuse what would make the unpickler take memory before it has read anything: places and lengths beyond the data."""
+    for opcode, argument, _ in pickletools.genops(data):
+        # A place in the memo is kept in a table that reaches up to it.
+        if opcode.name in _PLACES and isinstance(argument, int) and argument > len(data):
+            raise ValueError(f"a value at place {argument} of {len(data)} bytes")
+
+
 def _is_array(value: object) -> bool:
     return isinstance(value, _Array)
+
+
+_PLACES = ("PUT", "BINPUT", "LONG_BINPUT")
 
 
 class _Dtype:

@@ -342,7 +342,8 @@ class ListingBuilder:
         if self._label_type is None:
             return
         if self._label_type[0] is int:
-            table = np.arange(self._largest + 1, dtype="<i8")
+            # One entry even where every label was below 0: the codes of those look up entry 0.
+            table = np.arange(max(1, self._largest + 1), dtype="<i8")
             table[len(names) :] = _ABSENT
             words = [str(number) for number in range(self._largest + 1)] if len(names) <= self._largest else []
         else:

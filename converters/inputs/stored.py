@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 import re
@@ -23,6 +22,7 @@ from wellfed.pipeline.errors import (
 from wellfed.pipeline.formats import INDEX_NAME, Manifest, open_index, open_source
 from wellfed.pipeline.formats.manifest import MANIFEST_NAME
 from wellfed.pipeline.formats.names import open_names
+from wellfed.pipeline.formats.npy import parse_npy
 from wellfed.pipeline.formats.stored import StoredSource
 
 from ..rejects import REJECTS_NAME, iterate_rejects
@@ -230,7 +230,7 @@ def _decoded(field: Field, data: bytes) -> Any:
         if field.type == "text":
             return data.decode("utf-8")
         if field.type == "array":
-            return np.load(io.BytesIO(data), allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
+            return parse_npy(data)
+    except ValueError as error:
         raise SampleRejectedError(f"its {field.name} must be {field.type}", got=str(error)) from error
     return data

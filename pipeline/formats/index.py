@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import DamagedDatasetError
+from .npy import map_npy
 
 INDEX_NAME = "wellfed.index.npy"
 
@@ -56,8 +57,8 @@ def open_index(path: Path, *, fields: Sequence[str], samples: int) -> np.ndarray
         DamagedDatasetError: missing, cut short, of another layout or row count, or keys not strictly ascending.
     """
     try:
-        index = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        index = map_npy(path)
+    except (OSError, ValueError) as error:
         raise DamagedDatasetError(
             f"the index {str(path)!r} must be a readable .npy file", got=str(error), remedy="Convert the dataset again."
         ) from error

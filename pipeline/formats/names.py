@@ -12,6 +12,7 @@ from typing import IO, Self
 import numpy as np
 
 from ..errors import DamagedDatasetError
+from .npy import map_npy
 
 NAMES_BLOB = "wellfed.names.bin"
 NAMES_OFFSETS = "wellfed.names.npy"
@@ -115,12 +116,12 @@ def open_names(directory: Path, samples: int) -> Names:
     """
     blob_path, offsets_path = Path(directory) / NAMES_BLOB, Path(directory) / NAMES_OFFSETS
     try:
-        offsets = np.load(offsets_path, mmap_mode="r", allow_pickle=False)
+        offsets = map_npy(offsets_path)
         with open(blob_path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             # An empty file cannot be mapped.
             blob = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError) as error:
         raise DamagedDatasetError(
             f"the names in {str(directory)!r} must be readable", got=str(error), remedy="Convert the dataset again."
         ) from error

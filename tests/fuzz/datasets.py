@@ -16,6 +16,7 @@ from PIL import Image
 
 from wellfed.converters import checks, convert, verify
 from wellfed.converters.inputs import InputOptions
+from wellfed.converters.reindex import index_shards
 from wellfed.pipeline.errors import DamagedDatasetError
 from wellfed.pipeline.formats import INDEX_NAME, Manifest, open_source
 from wellfed.pipeline.formats.manifest import MANIFEST_NAME
@@ -29,7 +30,9 @@ DATA_NAME = "data.mdb"
 
 @cache
 def dataset(output: str) -> dict[str, bytes]:
-    """The files of a small dataset: two shards, two classes, a further field, one reject."""
+    """The files of a small dataset: two shards, two classes, a further field, one reject; or of an indexed shard."""
+    if output == "indexed":
+        return indexed()
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         rows = [{"path": "broken.jpg", "label": "b", "n": 1}]
@@ -67,14 +70,16 @@ def damaged(folder: Path, slot: str, data: bytes) -> Path:
     place = laid_out(folder, output)
     # Another file, not the same one written over: it may still be mapped.
     (place / name).unlink(missing_ok=True)
-    (place / name).write_bytes(data)
+    # None at all stands for a lost file, of those that are not empty.
+    if data or not dataset(output)[name]:
+        (place / name).write_bytes(data)
     return place
 
 
 def mend(place: Path, slot: str) -> None:
     """Put the right bytes back."""
     output, name = slot.split("/")
-    (place / name).unlink()
+    (place / name).unlink(missing_ok=True)
     (place / name).write_bytes(dataset(output)[name])
 
 
@@ -83,14 +88,23 @@ def some(output: str, names: Sequence[str]) -> list[Case]:
     return [(f"{output}/{name}", data) for name, data in dataset(output).items() if name in names]
 
 
+def indexed() -> dict[str, bytes]:
+    """A foreign shard that was indexed in place."""
+    with tempfile.TemporaryDirectory() as folder:
+        shard = next(name for name in dataset("webdataset") if name.endswith(".tar"))
+        (Path(folder) / shard).write_bytes(dataset("webdataset")[shard])
+        index_shards(folder, workers=1)
+        return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+
+
 def all_files() -> list[Case]:
     """Every file but the environment, whose damage may end a reader: product code reads it in processes for that."""
     return [
         (f"{output}/{name}", data)
-        for output in ("webdataset", "lmdb")
+        for output in ("webdataset", "lmdb", "indexed")
         for name, data in dataset(output).items()
         if name != DATA_NAME
-    ]
+    ] + [("webdataset/wellfed.json", b""), *((f"webdataset/{name}", b"") for name in dataset("webdataset"))]
 
 
 def read_manifest(slot: str, data: bytes, folder: Path) -> None:
@@ -209,6 +223,12 @@ TARGETS = (
         run=check,
         seeds=all_files,
         modules=("wellfed.converters.checks", "wellfed.converters.rejects"),
+        uncounted={
+            '"there must be at least 1 worker"': "an argument, no file",
+            "except OSError as error:": "a file that cannot be read",
+            "it cannot be read": "a file that cannot be read",
+            "_check_shards.<locals>.crashed": "a worker that died: this target has none",
+        },
         functions=("check_dataset", "_check", "iterate_rejects", "load_rejects", "_parsed", "name_of", "_tasks"),
         words=WORDS,
         repair=repair,

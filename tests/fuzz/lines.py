@@ -30,6 +30,9 @@ def countable(target: Target) -> set[Line]:
         for code in _functions(compile(text, path, "exec")):
             if target.functions and not code.co_qualname.startswith(target.functions):
                 continue
+            if code.co_qualname in target.uncounted:
+                used.add(code.co_qualname)
+                continue
             for _, _, line in code.co_lines():
                 if line is None or line == code.co_firstlineno:
                     continue

@@ -28,7 +28,7 @@ class Target:
         seeds: makes the valid files, each under its slot's name; a slot may be there several times.
         modules: the parser's modules, whose lines are counted.
         functions: qualified names, or starts of them, that are counted; empty for all of `modules`.
-        uncounted: part of a line's text to the reason why the line is not counted.
+        uncounted: a function's qualified name, or part of a line's text, to the reason why it is not counted.
         words: what this parser's files are made of, for inserting.
         repair: makes sums and lengths right again, sometimes, so that damage reaches what is behind them.
         memory: bytes that one input may take beside what was taken before.

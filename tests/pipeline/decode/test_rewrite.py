@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import os
 from collections.abc import Callable
@@ -97,6 +98,54 @@ def test_baseline_has_the_same_pixels(encode: Encode, options: dict[str, Any], s
     assert f"{sampling >> 4}x{sampling & 15}" == subsampling
     assert made.header.notes == (*read_header(data).notes, "made_baseline")
     assert check_image(made.data, "decode").notes == read_header(data).notes
+
+
+RARE = {
+    "arithmetic": (
+        0xC9,
+        1,
+        "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAA0JCgsKCA0LCgsODg0PEyAVExISEyccHhcgLikxMC4pLSwzOko+MzZGNywtQFdBRkxO"
+        "UlNSMj5aYVpQYEpRUk//2wBDAQ4ODhMREyYVFSZPNS01T09PT09PT09PT09PT09PT09PT09PT09PT09PT09PT09PT09PT09PT09P"
+        "T09PT09PT0//yQARCAAYACgDASIAAhEBAxEB/8wACgAQEAUBEBEF/9oADAMBAAIRAxEAPwD/AJMcLki7npD7vIwiKfBc53FMv76Q"
+        "qxVfrn2ypaQQqdi4WjiIfqJCnbfzdUkZDm/Z0ztTsp3rSos5ripVPfvfxCp0LQoWsuXnt59Apv2XioXVedrflL4flKvzX9MM8kLw"
+        "C8gJkw1ZGb+UD4xoqQaKZkkBZVEwn4DkTHkRrfSj+HVZEPE3Of3RWbqL8ApWLYaDwP/Z",
+    ),
+    "arithmetic and progressive": (
+        0xCA,
+        10,
+        "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAA0JCgsKCA0LCgsODg0PEyAVExISEyccHhcgLikxMC4pLSwzOko+MzZGNywtQFdBRkxO"
+        "UlNSMj5aYVpQYEpRUk//2wBDAQ4ODhMREyYVFSZPNS01T09PT09PT09PT09PT09PT09PT09PT09PT09PT09PT09PT09PT09PT09P"
+        "T09PT09PT0//ygARCAAYACgDASIAAhEBAxEB/8wABgAQARD/2gAMAwEAAhADEAAAAf8AIpBylfg2FPksrJqiGX+fFAKQAWqj+ta+"
+        "FGd+WkD/zAAEEAX/2gAIAQEAAQUCEzKao3jAG5GsCLLdO//MAAQRBf/aAAgBAwEBPwEXvvKO5U0cNVrg/8wABBEF/9oACAECAQE/"
+        "ARriEdZFzvPVIEkjnjEP5XYl/8wABBAF/9oACAEBAAY/ArD/zAAEEAX/2gAIAQEAAT8hEmbQUPZyt555S//aAAwDAQACAAMAAAAQ"
+        "9jsra8D/zAAEEQX/2gAIAQMBAT8QYiRWbUmwJoD/zAAEEQX/2gAIAQIBAT8Q5VMHkqUxrBicTw4D6Ar/zAAEEAX/2gAIAQEAAT8Q"
+        "TGhhj5cx3S/jTE7pyqSTXMz0NfIdjzMtOvjiQP/Z",
+    ),
+    "baseline in three scans": (
+        0xC0,
+        3,
+        "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAA0JCgsKCA0LCgsODg0PEyAVExISEyccHhcgLikxMC4pLSwzOko+MzZGNywtQFdBRkxO"
+        "UlNSMj5aYVpQYEpRUk//2wBDAQ4ODhMREyYVFSZPNS01T09PT09PT09PT09PT09PT09PT09PT09PT09PT09PT09PT09PT09PT09P"
+        "T09PT09PT0//wAARCAAYACgDASIAAhEBAxEB/8QAGQABAAIDAAAAAAAAAAAAAAAABAMFAQIG/8QAIBAAAQQCAgMBAAAAAAAAAAAA"
+        "AQADBGECMREhElKR0f/aAAgBAQAAPwDgm4tJTcPL0PxIbi0ktxaSW4tKGLDGWfY0OVZNxaWXIYBBA3tSNxaSW4tI7DBwy5AVg23h"
+        "1+Lcs+Z10NKZuLSS3Fpf/8QAFgEBAQEAAAAAAAAAAAAAAAAABAUD/8QAHxEAAgICAQUAAAAAAAAAAAAAAQIAAwQhEQUSEzFh/9oA"
+        "CAECEQA/AGY1HnTvZuBJOSxpsKE+oI5G5rV1C6gFV2PsnXXvYxZjswhc8z//xAAWAQEBAQAAAAAAAAAAAAAAAAAFBAf/xAAaEQAC"
+        "AwEBAAAAAAAAAAAAAAAAAQMEEQIh/9oACAEDEQA/AJ4bmDta3q0ZjteGWwdNjtftoYjk6w//2Q==",
+    ),
+}
+"""Kinds that Pillow does not write, of one 40 x 24 picture by libjpeg-turbo: the frame's marker, scans, Base64."""
+
+
+@needs_extension
+@pytest.mark.parametrize("kind", RARE)
+def test_rare_kinds_become_baseline(kind: str) -> None:
+    marker, scans, text = RARE[kind]
+    data = base64.b64decode(text)
+    assert (frames(data), data.count(b"\xff\xda")) == ([marker], scans)
+    made = to_baseline(data, "decode")
+    assert (frames(made.data), made.data.count(b"\xff\xda")) == ([0xC0], 1)
+    assert np.array_equal(pixels(made.data), pixels(data))
+    assert pixels(made.data).shape == (24, 40, 3)
 
 
 @needs_extension

@@ -47,6 +47,8 @@ class IndexingResult:
         stored, rejected, found: samples; stored + rejected = found.
         shards, bytes: tars.
         dali_indexes: tars that got an `.idx`; wids_index: the set got one.
+        unsafe_names: of some samples whose names other readers may read differently, so that their tars got none.
+        convert_command: makes a dataset that has both.
         notes: remarks on samples, counted.
         fingerprint: the dataset's identity.
     """
@@ -59,6 +61,8 @@ class IndexingResult:
     bytes: int
     dali_indexes: int
     wids_index: bool
+    unsafe_names: tuple[str, ...]
+    convert_command: str
     notes: Mapping[str, int]
     fingerprint: str
 
@@ -129,6 +133,8 @@ def index_shards(
         bytes=sum(shard.size for shard in manifest.shards),
         dali_indexes=sum(name.endswith(".idx") for name in manifest.files),
         wids_index=WIDS_NAME in manifest.files,
+        unsafe_names=tuple(each.unsafe_name for each in results if each.unsafe_name is not None)[:_SHOWN],
+        convert_command=command,
         notes=manifest.notes,
         fingerprint=manifest.fingerprint,
     )

@@ -63,6 +63,7 @@ class IndexResult:
     Attributes:
         size, sha256: of the tar.
         safe: every reader reads the names of its stored samples alike, and the DALI index was made.
+        unsafe_name: otherwise, the first sample whose names they may read differently.
         plain: it holds nothing but members of its samples, with plain headers.
     """
 
@@ -73,6 +74,7 @@ class IndexResult:
     sha256: str
     notes: dict[str, int]
     safe: bool
+    unsafe_name: str | None
     plain: bool
 
 
@@ -120,7 +122,7 @@ def index_shard(task: IndexTask, *, report: Callable[[Any], None]) -> IndexResul
     rows = rows[:stored]
     np.save(work / rows_name(task.archive), rows, allow_pickle=False)
     with open(task.path, "rb") as file:
-        safe = _write_dali_index(file.fileno(), source, task, rows) if stored else False
+        unsafe = _write_dali_index(file.fileno(), source, task, rows)
         plain = _is_plain(file.fileno(), before.st_size, task, rows)
     after = os.stat(task.path)
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
@@ -132,7 +134,8 @@ def index_shard(task: IndexTask, *, report: Callable[[Any], None]) -> IndexResul
         size=after.st_size,
         sha256=digest,
         notes=dict(sorted(notes.items())),
-        safe=safe,
+        safe=stored > 0 and unsafe is None,
+        unsafe_name=unsafe,
         plain=plain,
     )
 
@@ -175,15 +178,17 @@ def dali_line(name: bytes, row: np.void, extensions: Mapping[str, str | None]) -
     return " ".join(parts).encode("ascii")
 
 
-def _write_dali_index(descriptor: int, source: TarInput, task: IndexTask, rows: np.ndarray) -> bool:
+def _write_dali_index(descriptor: int, source: TarInput, task: IndexTask, rows: np.ndarray) -> str | None:
+    """Write it, unless a sample stands in the way, whose name is returned."""
     lines = [b"v1.2 %d" % len(rows)]
     for row in rows:
-        line = dali_line(source.name(int(row["key"])), row, task.extensions)
+        name = source.name(int(row["key"]))
+        line = dali_line(name, row, task.extensions)
         if line is None or not _names_are(descriptor, line):
-            return False
+            return os.fsdecode(name)
         lines.append(line)
     (Path(task.work) / idx_name(task.archive)).write_bytes(b"\n".join(lines) + b"\n")
-    return True
+    return None
 
 
 def _names_are(descriptor: int, line: bytes) -> bool:

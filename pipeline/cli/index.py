@@ -41,6 +41,7 @@ def index(
     from wellfed.converters.inputs import InputOptions
     from wellfed.converters.reindex import index_shards
 
+    from ..formats.summary import printable
     from ._progress import progress_bar
     from ._values import parse_workers
 
@@ -63,6 +64,14 @@ def index(
             f"{result.stored:,} samples indexed, {result.rejected:,} rejected, of {result.found:,} found in "
             f"{result.shards:,} tar(s), {result.bytes / 1e6:,.1f} MB: {result.dali_indexes:,} DALI index(es), {wids}."
         )
+        if result.unsafe_names:
+            names = ", ".join(map(printable, result.unsafe_names))
+            typer.echo(
+                "Without a DALI index, as its readers agree only on letters, digits, _ and -, one dot and a lower-case "
+                f"extension: tars with such names as {names}."
+            )
+        if result.unsafe_names or not result.wids_index:
+            typer.echo(f"A dataset with every index: {result.convert_command}")
         if result.notes:
             typer.echo("Notes: " + ", ".join(f"{name} {count:,}" for name, count in sorted(result.notes.items())) + ".")
         if result.rejected:

@@ -67,7 +67,10 @@ def spool_error(error: OSError) -> ResourceError:
 def _locked_folder() -> tuple[Path, int]:
     while True:
         path = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue  # swept away by another process before it was opened
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Another process may have swept it away before it was locked.
@@ -84,13 +87,7 @@ def _locked_folder() -> tuple[Path, int]:
 def _sweep(parent: Path) -> None:
     """Remove what killed processes of this user left."""
     with os.scandir(parent) as entries:
-        left = [
-            entry.path
-            for entry in entries
-            if entry.name.startswith(_PREFIX)
-            and entry.is_dir(follow_symlinks=False)
-            and entry.stat(follow_symlinks=False).st_uid == os.geteuid()
-        ]
+        left = [entry.path for entry in entries if entry.name.startswith(_PREFIX) and _is_own_folder(entry)]
     for path in left:
         try:
             lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -102,6 +99,13 @@ def _sweep(parent: Path) -> None:
             os.close(lock)  # in use, or no locks there: it is not ours to remove
             continue
         _remove(Path(path), lock)
+
+
+def _is_own_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_uid == os.geteuid()
+    except FileNotFoundError:
+        return False  # removed since it was listed
 
 
 def _remove(path: Path, lock: int) -> None:

@@ -272,3 +272,21 @@ def test_a_link_among_the_members_is_found(wds: Path) -> None:
         tar.addfile(link)
     words = [problem.what for problem in verify(wds).problems]
     assert "extra member '0000000000.txt'" in words
+
+
+@pytest.mark.parametrize("kind", ["wds", "lmdb"])
+def test_a_wrong_line_of_our_index_names_its_sample(originals: Path, tmp_path: Path, kind: str) -> None:
+    # given two rows of our index that each point at the other's image, and a manifest that agrees
+    folder = Path(shutil.copytree(originals / kind, tmp_path / kind))
+    index = index_of(folder)
+    for column in ("offset_image", "size_image", "xxh3_image"):
+        index[column][[2, 3]] = index[column][[3, 2]]
+    np.save(folder / INDEX_NAME, index)
+    sign(folder, INDEX_NAME)
+    assert {key for _, key in findings(folder)} == {2, 3}
+
+
+def test_lost_and_extra_files_of_lmdb_are_named(environment_folder: Path) -> None:
+    (environment_folder / "data.mdb").unlink()
+    (environment_folder / "wellfed.index.npy.bak").write_text("x")
+    assert findings(environment_folder) == {("data.mdb", None), ("wellfed.index.npy.bak", None)}

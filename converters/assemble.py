@@ -32,7 +32,7 @@ def assemble(
     destination: Destination,
     results: Sequence[ShardResult],
     progress: ProgressCallback | None,
-    follower: Follower | None,
+    follower: Follower,
 ) -> None:
     """Write index, names, rejects, manifest and what the output adds, and record all that is to be published.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from .layout import Layout
@@ -20,10 +20,10 @@ class Following:
     """Where a job's output stands.
 
     Attributes:
-        follower: None where the output does nothing before all is packed.
+        follower: what the parts are handed to.
     """
 
-    def __init__(self, job: Job, follower: Follower | None) -> None:
+    def __init__(self, job: Job, follower: Follower) -> None:
         self.follower = follower
         self._destination = job.destination
         self._layout = Layout.of(job.source.fields)
@@ -33,7 +33,7 @@ class Following:
         """Hand over what follows in order. Raises what failed on earlier parts."""
         while self._next in results:
             result = results[self._next]
-            if self.follower is not None and result.samples:
+            if result.samples:
                 self.follower.add(part_of(self._destination, self._layout, result))
             self._next += 1
 
@@ -44,8 +44,8 @@ def following(job: Job) -> Iterator[Following]:
     destination = job.destination
     for leftover in (*destination.final.iterdir(), *destination.scratch.iterdir()):
         leftover.unlink()
-    follower = job.output.follow(planned_sizes(job.source, job.selection, job.plan.options.image), destination.scratch)
-    with follower if follower is not None else nullcontext():
+    sizes = planned_sizes(job.source, job.selection, job.plan.options.image)
+    with job.output.follow(sizes, destination.scratch, destination.final) as follower:
         yield Following(job, follower)
 
 

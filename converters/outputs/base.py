@@ -74,12 +74,12 @@ class Output(Protocol):
         """Disk space that `assemble` needs beside the staged tars, from the samples' planned sizes."""
         ...
 
-    def follow(self, sizes: np.ndarray, scratch: Path) -> Follower | None:
-        """What is to be given the parts, in order, before `assemble`; None where nothing can be done by then.
+    def follow(self, sizes: np.ndarray, scratch: Path, final: Path) -> Follower:
+        """What is to be given the parts, in order, before `assemble`.
 
         Args:
             sizes: of the planned images, i8, bytes.
-            scratch: an empty folder for large files.
+            scratch, final: empty folders, see `assemble`.
         """
         ...
 
@@ -89,13 +89,13 @@ class Output(Protocol):
         scratch: Path,
         final: Path,
         on_samples: Callable[[int], None],
-        follower: Follower | None,
+        follower: Follower,
     ) -> Assembled:
         """Write what the data files lack.
 
         Args:
             parts: at least one.
-            scratch: the folder that `follow` was given.
+            scratch: the folder for large files.
             final: the folder for files that are published as they are.
             on_samples: called with the number of samples written so far.
             follower: of `follow`, which was given the same parts.

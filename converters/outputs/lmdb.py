@@ -52,7 +52,7 @@ class LmdbOutput:
         """The environment, beside the tars it is written from."""
         return self._map_bytes(sizes)
 
-    def follow(self, sizes: np.ndarray, scratch: Path) -> EnvironmentWriter:
+    def follow(self, sizes: np.ndarray, scratch: Path, final: Path) -> EnvironmentWriter:
         """Begin `data.mdb` from zero in an empty folder; parts are added while later ones are still packed."""
         return EnvironmentWriter(scratch, self._map_bytes(sizes))
 
@@ -67,7 +67,7 @@ class LmdbOutput:
         scratch: Path,
         final: Path,
         on_samples: Callable[[int], None],
-        follower: Follower | None,
+        follower: Follower,
     ) -> Assembled:
         """Wait for the environment to be written and synced."""
         assert isinstance(follower, EnvironmentWriter)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from types import TracebackType
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -29,8 +30,9 @@ class WebDatasetOutput:
         """Index files: about 100 bytes a sample."""
         return 100 * len(sizes)
 
-    def follow(self, sizes: np.ndarray, scratch: Path) -> None:
-        """Nothing: the tars are the result."""
+    def follow(self, sizes: np.ndarray, scratch: Path, final: Path) -> IndexFollower:
+        """Writes each tar's `.idx` as soon as the tar is there; the tars are only renamed."""
+        return IndexFollower(final)
 
     def assemble(
         self,
@@ -38,20 +40,16 @@ class WebDatasetOutput:
         scratch: Path,
         final: Path,
         on_samples: Callable[[int], None],
-        follower: Follower | None,
+        follower: Follower,
     ) -> Assembled:
-        """Write `.idx` files and the wids index; the tars are only renamed."""
-        shards: list[Shard] = []
-        files: dict[str, str] = {}
-        done = 0
-        for number, part in enumerate(parts):
-            name = shard_name(number)
-            shards.append(Shard(name=name, samples=part.samples, size=part.size, sha256=part.sha256))
-            index = dali_index(part.rows(), part.members)
-            files[index_name(name)] = write_file(final / index_name(name), index)
-            done += part.samples
-            on_samples(done)
-        files[WIDS_NAME] = write_file(final / WIDS_NAME, wids_index(shards))
+        """Write the wids index."""
+        assert isinstance(follower, IndexFollower)
+        shards = [
+            Shard(name=shard_name(number), samples=part.samples, size=part.size, sha256=part.sha256)
+            for number, part in enumerate(parts)
+        ]
+        files = {**follower.files, WIDS_NAME: write_file(final / WIDS_NAME, wids_index(shards))}
+        on_samples(sum(part.samples for part in parts))
         moves = tuple((part.tar, shard.name) for part, shard in zip(parts, shards, strict=True))
         return Assembled(shards=tuple(shards), moves=moves, files=files)
 
@@ -61,6 +59,31 @@ class WebDatasetOutput:
             rows = np.array(part.rows())
             rows["shard"] = number
             yield rows
+
+
+class IndexFollower:
+    """See `Follower`.
+
+    Attributes:
+        files: SHA-256 of the index files by name.
+    """
+
+    def __init__(self, final: Path) -> None:
+        self._final = final
+        self.files: dict[str, str] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def add(self, part: Part) -> None:
+        """Write the next part's index."""
+        name = index_name(shard_name(len(self.files)))
+        self.files[name] = write_file(self._final / name, dali_index(part.rows(), part.members))
 
 
 def shard_name(number: int) -> str:

@@ -22,6 +22,7 @@ CheckName = Literal["header", "decode"]
 _SMALL_MEMBERS = 5 * BLOCK
 """Three headers and the blocks of the label and of the JSON member."""
 
+_END_OF_TAR = 2 * BLOCK
 _MOST_SHARDS = 1_000_000
 
 UNKNOWN_BYTES = 100_000
@@ -129,7 +130,7 @@ def make_plan(
             stop = min(start + size, len(ends))
         else:
             written = int(ends[start - 1]) if start else 0
-            stop = max(start + 1, int(np.searchsorted(ends, written + size, side="right")))
+            stop = max(start + 1, int(np.searchsorted(ends, written + size - _END_OF_TAR, side="right")))
         tasks.append((start, stop))
         start = stop
     if len(tasks) > _MOST_SHARDS:
@@ -142,7 +143,7 @@ def make_plan(
         options=options,
         part=part,
         tasks=tuple(tasks),
-        staged_bytes=int(ends[-1]) + len(tasks) * 2 * BLOCK,
+        staged_bytes=int(ends[-1]) + len(tasks) * _END_OF_TAR,
         state=hashlib.sha256(f"{source.state} {selection.digest}".encode()).hexdigest(),
         tool_version=tool_version,
     )

@@ -28,14 +28,14 @@ def tasks(sizes: list[int], shard_bytes: int) -> tuple[tuple[int, int], ...]:
 
 
 def test_shards_fill_up_to_the_size() -> None:
-    # Each sample takes 512 bytes of image and 5 more blocks: 3,072.
-    assert tasks([512] * 5, 2 * 3072) == ((0, 2), (2, 4), (4, 5))
-    assert tasks([512] * 5, 2 * 3072 - 1) == ((0, 1), (1, 2), (2, 3), (3, 4), (4, 5))
+    # Each sample takes 512 bytes of image and 5 more blocks: 3,072; a tar ends with 1,024.
+    assert tasks([512] * 5, 2 * 3072 + 1024) == ((0, 2), (2, 4), (4, 5))
+    assert tasks([512] * 5, 2 * 3072 + 1023) == ((0, 1), (1, 2), (2, 3), (3, 4), (4, 5))
     assert tasks([512] * 5, 1 << 30) == ((0, 5),)
 
 
 def test_larger_sample_gets_its_own_shard() -> None:
-    assert tasks([512, 512, 100_000, 512], 2 * 3072) == ((0, 2), (2, 3), (3, 4))
+    assert tasks([512, 512, 100_000, 512], 2 * 3072 + 1024) == ((0, 2), (2, 3), (3, 4))
 
 
 def test_impossible_sizes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

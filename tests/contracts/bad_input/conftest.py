@@ -7,7 +7,7 @@ import io
 import json
 import signal
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import cached_property
@@ -137,10 +137,10 @@ def image() -> Callable[..., bytes]:
 
 
 @pytest.fixture
-def two_classes(tmp_path: Path) -> Iterator[Path]:
+def two_classes(tmp_path: Path) -> Path:
     """Two classes, "cat" and "dog", of two JPEGs each."""
     for name in ("cat", "dog"):
         (tmp_path / "photos" / name).mkdir(parents=True)
         for number in range(2):
             (tmp_path / "photos" / name / f"{number}.jpg").write_bytes(encoded())
-    yield tmp_path / "photos"
+    return tmp_path / "photos"

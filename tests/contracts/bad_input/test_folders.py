@@ -219,4 +219,4 @@ def test_unreadable_file_is_rejected(
     )
     ended = bad_convert(two_classes)
     ended.assert_counts(stored=2, rejected=2)
-    assert ended.rejects == {name: "unreadable: permission denied" for name in (b"cat/0.jpg", b"dog/0.jpg")}
+    assert ended.rejects == dict.fromkeys((b"cat/0.jpg", b"dog/0.jpg"), "unreadable: permission denied")

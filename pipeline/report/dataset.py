@@ -53,7 +53,7 @@ def render_dataset(source: Source, summary: Mapping[str, Any]) -> str:
 def _header(name: str, summary: Mapping[str, Any]) -> str:
     sizes = summary["image_bytes"]
     rejected = summary.get("rejected")
-    stored = f"{len(summary['shards']):,} data file(s)" if "shards" in summary else "files as they are"
+    stored = _counted(len(summary["shards"]), "data file") if "shards" in summary else "files as they are"
     tiles = [
         ("Images", f"{summary['samples']:,}", stored),
         ("Classes", f"{len(summary['classes']):,}", _class_range(summary["classes"])),
@@ -76,7 +76,11 @@ def _class_range(classes: Sequence[Mapping[str, Any]]) -> str:
     if not counts:
         return "no labels"
     low, high = min(counts), max(counts)
-    return f"{low:,} images each" if low == high else f"{low:,} to {high:,} images each"
+    return f"{_counted(high, 'image')} each" if low == high else f"{low:,} to {high:,} images each"
+
+
+def _counted(count: int, thing: str) -> str:
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
 
 def _thumbnails(source: Source) -> str:
@@ -130,7 +134,9 @@ def _classes(summary: Mapping[str, Any]) -> str:
         return ""
     fewest, most = min(count for _, count in classes), max(count for _, count in classes)
     if len(classes) > 1 and fewest == most:
-        return section("Classes", note(f"Each of the {len(classes):,} classes has {most:,} image(s)."), "classes")
+        return section(
+            "Classes", note(f"Each of the {len(classes):,} classes has {_counted(most, 'image')}."), "classes"
+        )
     caption, shown = "In the order of their labels.", classes
     if len(classes) > _MOST_CLASSES:
         ranked = sorted(classes, key=lambda each: -each[1])
@@ -171,7 +177,8 @@ def _dimensions(index: np.ndarray, summary: Mapping[str, Any]) -> str:
             mark=Mark(value=median, label=f"median {shown} {unit}".rstrip()),
         )
         head = f"{title} ({unit})" if unit else title
-        charts.append(figure(head, chart, extremes, ""))
+        caption = f"{extremes}; the highest bar is {_counted(max(counts), 'image')}"
+        charts.append(figure(head, chart, caption, ""))
     why = note(f"Dimensions are not measured: {summary['not_measured']}.") if summary["not_measured"] else ""
     return section("Sizes", why + f'<div class="pair">{"".join(charts)}</div>', "sizes")
 

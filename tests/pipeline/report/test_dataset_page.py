@@ -116,3 +116,10 @@ def test_the_command_writes_the_page(stored: Path, tmp_path: Path, capsys: pytes
     assert ended.value.code == 0
     assert (tmp_path / "page.html").read_text("utf-8").startswith("<!doctype html>")
     assert "11 samples in 2 classes" in capsys.readouterr().out
+
+
+def test_charts_say_how_many_images_their_highest_bar_has(stored: Path) -> None:
+    # given widths of 40, 50 to 120 px in the first class and 40, 50 in the second, all 30 px high
+    page = page_of(stored)
+    assert "30 to 30; the highest bar is 11 images" in page
+    assert "1 data file<" in page

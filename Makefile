@@ -7,13 +7,14 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check $(PIP_FLAGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-long test-gpu check format wheel clean
+.PHONY: help install demo test test-long fuzz test-gpu check format wheel clean
 
 help:
 	@echo "make demo       make a dataset, convert, tune, and write demo/report.html"
 	@echo "make test       run the tests"
 	@echo "make check      formatting, lint, types, import direction, then the tests"
 	@echo "make test-long  run the tests that take minutes"
+	@echo "make fuzz       fuzz the parsers, WELLFED_FUZZ_SECONDS (600) each, and report lines reached"
 	@echo "make test-gpu   run the tests that need a CUDA GPU, in the python that is there"
 	@echo "make format     format the code and mend what ruff can mend"
 	@echo "make wheel      build the wheel and the sdist into dist/"
@@ -46,6 +47,10 @@ test: $(VENV)/.installed-dev
 
 test-long: $(VENV)/.installed-dev
 	@$(BIN)/python -m pytest -m "long and not gpu" -o timeout=1800
+
+# FUZZ="tar zip --missed" names parsers and options of `python -m fuzz --help`.
+fuzz: $(VENV)/.installed-dev
+	@PYTHONPATH=tests $(BIN)/python -m fuzz $(FUZZ)
 
 # Only files with such tests are collected: the others may need libraries that a GPU machine does not have.
 test-gpu:

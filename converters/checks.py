@@ -179,7 +179,8 @@ def _check_side_indexes(directory: Path, manifest: Manifest, index: np.ndarray) 
             yield Problem(file=name, key=None, what=f"it must have {len(rows)} samples; got {len(lines) - 2} lines")
         for line, wanted, row in zip(lines[1:], expected[1:], rows, strict=False):
             if line != wanted:
-                what = f"its line must be {wanted.decode('ascii', 'replace')!r}; got {line.decode('ascii', 'replace')!r}"
+                right, there = wanted.decode("ascii", "replace"), line.decode("ascii", "replace")
+                what = f"its line must be {right!r}; got {there!r}"
                 yield Problem(file=name, key=int(row["key"]), what=what)
     if WIDS_NAME not in manifest.files:
         return  # reported by the listing where it must be there

@@ -12,8 +12,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-import numpy as np
-
 from wellfed.pipeline.errors import SampleRejectedError, UsageError
 from wellfed.pipeline.formats.npy import parse_npy
 from wellfed.pipeline.formats.perprocess import PerProcess

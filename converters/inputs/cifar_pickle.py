@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import io
 import math
-import pickletools
 import pickle
+import pickletools
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ def read_batch(path: Path) -> dict[str, Any]:
 
 
 def _check_sizes(data: bytes) -> None:
-    """Refuse what would make the unpickler take memory before it has read anything: places and lengths beyond the data."""
+    """Refuse places in the memo beyond the data, for which the unpickler would take memory at once."""
     for opcode, argument, _ in pickletools.genops(data):
         # A place in the memo is kept in a table that reaches up to it.
         if opcode.name in _PLACES and isinstance(argument, int) and argument > len(data):

@@ -21,6 +21,7 @@ import pytest
 
 from wellfed.converters import convert, reindex, verify
 from wellfed.converters.destination import WORK_NAME
+from wellfed.converters.outputs.webdataset import WIDS_NAME
 from wellfed.converters.plan import OutputName
 from wellfed.converters.reindex import index_shards
 from wellfed.converters.repair import repair
@@ -319,7 +320,7 @@ def test_killed_repairing_loses_nothing_and_ends_the_same(
     convert(source, out, output=output, shard_bytes=SHARD_BYTES)
     whole = digests(out)
     shards = [each["name"] for each in json.loads((out / MANIFEST_NAME).read_text())["shards"]]
-    victims = [shards[0], *(["wids.json"] if "wids.json" in whole else []), "wellfed.names.bin"]
+    victims = [shards[0], *({WIDS_NAME} & set(whole)), "wellfed.names.bin"]
 
     def damage() -> None:
         for name in victims:

@@ -196,21 +196,20 @@ def read_zip(slot: str, data: bytes, folder: Path) -> None:
     path = folder / slot
     path.write_bytes(data)
     listed(ZipInput, path, data)
-    with open(path, "rb") as file:
-        with suppress(ArchiveCutError):
-            for member in walk_zip(path, lambda name: 64):
-                if member.reason is not None or member.folder:
-                    continue
-                with suppress(SampleRejectedError):
-                    value = read_member(
-                        lambda size, offset: os.pread(file.fileno(), size, offset),
-                        offset=member.offset,
-                        size=member.size,
-                        packed=member.packed,
-                        method=member.method,
-                        crc=member.crc,
-                    )
-                    assert (len(value), zlib.crc32(value)) == (member.size, member.crc)
+    with open(path, "rb") as file, suppress(ArchiveCutError):
+        for member in walk_zip(path, lambda name: 64):
+            if member.reason is not None or member.folder:
+                continue
+            with suppress(SampleRejectedError):
+                value = read_member(
+                    lambda size, offset: os.pread(file.fileno(), size, offset),
+                    offset=member.offset,
+                    size=member.size,
+                    packed=member.packed,
+                    method=member.method,
+                    crc=member.crc,
+                )
+                assert (len(value), zlib.crc32(value)) == (member.size, member.crc)
 
 
 TARGETS = (

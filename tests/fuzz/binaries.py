@@ -258,8 +258,14 @@ TARGETS = (
             "_cifar_classes",
             "_name_bytes",
             "read_batch",
-        )
-        + ("_Dtype", "_Array", "_reconstruct", "_encode", "_Restricted", "BinaryInput.list", "BinaryInput.read"),
+            "_Dtype",
+            "_Array",
+            "_reconstruct",
+            "_encode",
+            "_Restricted",
+            "BinaryInput.list",
+            "BinaryInput.read",
+        ),
         words=(
             b"\0\0\x08\3",
             b"\0\0\x08\1",
@@ -280,8 +286,14 @@ TARGETS = (
             "wellfed.converters.inputs.lmdb_layouts",
             "wellfed.converters.inputs.datum",
         ),
-        functions=("LmdbInput.list", "_records", "_fixed_label", "_record_label", "_layout", "layout_of", "meta_names")
-        + (
+        functions=(
+            "LmdbInput.list",
+            "_records",
+            "_fixed_label",
+            "_record_label",
+            "_layout",
+            "layout_of",
+            "meta_names",
             "datum_",
             "unpickled",
             "_entry",

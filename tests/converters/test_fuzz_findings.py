@@ -1,0 +1,131 @@
+"""Inputs that fuzzing found to raise something else, to take memory, or to pass as whole: each an error of ours now."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import resource
+import zipfile
+from pathlib import Path
+
+import lmdb
+import numpy as np
+import pytest
+
+from wellfed.converters import convert, verify
+from wellfed.converters.indexed_checks import check_indexed_tar
+from wellfed.converters.inputs import InputOptions
+from wellfed.converters.inputs.cifar_pickle import read_batch
+from wellfed.converters.inputs.idx import read_idx
+from wellfed.converters.inputs.lmdb_foreign import LmdbInput
+from wellfed.converters.outputs.webdataset import WIDS_NAME, dali_index
+from wellfed.converters.rejects import load_rejects
+from wellfed.pipeline.errors import DamagedDatasetError, UsageError
+from wellfed.pipeline.formats import Manifest, open_index, open_source
+from wellfed.pipeline.formats.names import NAMES_OFFSETS, open_names
+from wellfed.pipeline.formats.npy import parse_npy
+
+
+def npy(header: bytes) -> bytes:
+    return b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header
+
+
+def a_zip() -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("a.npy", b"x")
+    return buffer.getvalue()
+
+
+DAMAGED_NPY = {
+    "an open bracket": npy(b"{'descr': [('key', '<u8'), 'shape': (4,)\n"),
+    "a zip": a_zip(),
+    "a shape beyond any number": npy(b"{'descr': '<u8', 'fortran_order': False, 'shape': (%d,)}\n" % (1 << 70)),
+    "a negative shape": npy(b"{'descr': '<u8', 'fortran_order': False, 'shape': (-1,)}\n"),
+    "more than can be": npy(b"{'descr': '<u8', 'fortran_order': False, 'shape': (%d,)}\n" % (1 << 58)),
+    "objects": npy(b"{'descr': '|O', 'fortran_order': False, 'shape': (1,)}\n") + b"N.",
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("data", DAMAGED_NPY.values(), ids=DAMAGED_NPY)
+def test_damaged_npy(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / NAMES_OFFSETS
+    path.write_bytes(data)
+    (tmp_path / "wellfed.names.bin").write_bytes(b"")
+    with pytest.raises(DamagedDatasetError, match=r"readable \.npy file"):
+        open_index(path, fields=("image",), samples=4)
+    with pytest.raises(DamagedDatasetError, match="must be readable"):
+        open_names(tmp_path, 4)
+    with pytest.raises(ValueError, match=r"."):
+        parse_npy(data)
+
+
+@pytest.mark.parametrize("key", ["1e400", "9223372036854775808", "-1", "1.5", '"1"', "null"])
+def test_a_key_of_a_reject_that_is_no_planned_number(key: str, tmp_path: Path) -> None:
+    path = tmp_path / "rejects.jsonl"
+    path.write_text(f'{{"key": {key}, "path": "a", "reason": "b"}}\n')
+    with pytest.raises(DamagedDatasetError, match="must hold key"):
+        load_rejects(path)
+
+
+@pytest.fixture(scope="module")
+def dataset(module_photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("dataset") / "out"
+    convert(module_photos, out, output="webdataset", workers=1)
+    return out
+
+
+def test_an_index_row_with_an_extension_of_any_bytes_has_a_line_to_compare_with(dataset: Path) -> None:
+    rows = np.array(open_source(str(dataset)).index[:1])
+    rows["ext"] = b"\xfdpg"
+    line = dali_index(rows, Manifest.load(dataset).members).split(b"\n")[1]
+    assert line.startswith(b"\xfdpg ")
+    assert line.endswith(b" 0000000000.json")
+
+
+def test_verify_takes_deep_json_for_damage(dataset: Path) -> None:
+    whole = (dataset / WIDS_NAME).read_bytes()
+    (dataset / WIDS_NAME).write_text("[" * 100_000)
+    try:
+        assert {problem.file for problem in verify(dataset, workers=1).problems} == {WIDS_NAME}
+    finally:
+        (dataset / WIDS_NAME).write_bytes(whole)
+
+
+def test_a_size_beyond_an_indexed_shard_reads_nothing(dataset: Path) -> None:
+    manifest = Manifest.load(dataset)
+    index = np.array(open_source(str(dataset)).index)
+    index["size_image"][0] = 1 << 62
+    names, path = open_names(dataset, len(index)), dataset / manifest.shards[0].name
+    checked = list(check_indexed_tar(manifest, names, path, index, start=0, stop=1, deep=False))
+    assert "must be at offset" in str(checked)
+
+
+def test_a_pickle_with_a_far_place_in_its_memo_takes_no_memory(tmp_path: Path) -> None:
+    path = tmp_path / "data_batch_1"
+    path.write_bytes(b"\x80\2}r" + (1 << 27).to_bytes(4, "little") + b".")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(UsageError, match="at place 134217728"):
+        read_batch(path)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500 << 10
+
+
+def test_a_gzip_file_without_its_end_is_not_whole(tmp_path: Path) -> None:
+    path = tmp_path / "train-images-idx3-ubyte.gz"
+    packed = gzip.compress(bytes((0, 0, 8, 3)) + b"".join(size.to_bytes(4, "big") for size in (2, 1, 3)) + b"abcdef")
+    path.write_bytes(packed)
+    assert read_idx(path, 3, prefix=False).tobytes() == b"abcdef"
+    path.write_bytes(packed[:-8])  # the sum and the length
+    with pytest.raises(UsageError, match="must hold 6 bytes"):
+        read_idx(path, 3, prefix=False)
+    assert read_idx(path, 3, prefix=True).tobytes() == b"abc"
+
+
+def test_records_with_nothing_but_labels_below_0_are_refused(tmp_path: Path) -> None:
+    datum = b"\x08\1\x10\1\x18\1\x22\1a\x28" + b"\xff" * 9 + b"\1"
+    with lmdb.open(str(tmp_path / "e")) as environment, environment.begin(write=True) as transaction:
+        transaction.put(b"0", datum)
+    source = LmdbInput.list(str(tmp_path / "e"), InputOptions())
+    assert dict(source.refused) == {0: "the label -1 is below 0"}
+    assert source.class_names == ()

@@ -15,7 +15,7 @@ import pyarrow.parquet
 import pytest
 
 from wellfed.converters import convert, verify
-from wellfed.converters.inputs import InputOptions
+from wellfed.converters.inputs import FieldType, InputOptions
 
 webdataset = pytest.importorskip("webdataset")
 
@@ -25,7 +25,13 @@ BOXES = [[[1, 2, 3, 4]], [], [[5, 6, 7, 8], [0, 0, 1, 1]]]
 BLOBS = [b"\x00\xff", b"", bytes(range(256))]
 VECTORS = [[0.25, -1.0], [1.5], [3.0, 4.0, 5.0]]
 LABELS = ["cat", "dog", "cat"]
-COLUMNS = (("caption", "text"), ("score", "number"), ("boxes", "json"), ("blob", "bytes"), ("vector", "array"))
+COLUMNS: tuple[tuple[str, FieldType], ...] = (
+    ("caption", "text"),
+    ("score", "number"),
+    ("boxes", "json"),
+    ("blob", "bytes"),
+    ("vector", "array"),
+)
 
 
 @pytest.fixture

@@ -202,7 +202,7 @@ TESTS = Path(__file__).parent.parent
 
 
 @cache
-def tests_of(file: str) -> frozenset[str]:
+def functions_in(file: str) -> frozenset[str]:
     """Names of the test functions that pytest collects from a file."""
     tree = ast.parse((TESTS / file).read_text("utf-8"))
     return frozenset(
@@ -213,10 +213,10 @@ def tests_of(file: str) -> frozenset[str]:
 @pytest.mark.parametrize("line", [*TABLE, *LOADERS])
 def test_each_line_has_tests_that_exist(line: str) -> None:
     tests = TABLE.get(line) or LOADERS[line]
-    missing = [test for test in tests if test.partition("::")[2] not in tests_of(test.partition("::")[0])]
+    missing = [test for test in tests if test.partition("::")[2] not in functions_in(test.partition("::")[0])]
     assert missing == []
 
 
 def test_a_test_that_is_gone_would_be_noticed() -> None:
-    assert "test_a_hidden_folder_is_no_class" in tests_of(f"{BAD}/test_folders.py")
-    assert "test_that_nobody_wrote" not in tests_of(f"{BAD}/test_folders.py")
+    assert "test_a_hidden_folder_is_no_class" in functions_in(f"{BAD}/test_folders.py")
+    assert "test_that_nobody_wrote" not in functions_in(f"{BAD}/test_folders.py")

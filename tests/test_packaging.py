@@ -209,6 +209,8 @@ def test_what_the_code_imports_is_declared() -> None:
     needed += [line for lines in PROJECT["project"]["optional-dependencies"].values() for line in lines]
     declared = {line.replace(">", "=").partition("=")[0].lower() for line in needed}
     providers = metadata.packages_distributions()
+    later = {"compression"}  # in the standard library since Python 3.14 (PEP 784)
+    standard = set(sys.stdlib_module_names) | later
     # when the top-level names that the packages import are looked up
     undeclared = {}
     for folder in PACKAGE_DIR.values():
@@ -217,7 +219,7 @@ def test_what_the_code_imports_is_declared() -> None:
                 names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
                 if isinstance(node, ast.ImportFrom) and not node.level:
                     names.append(node.module or "")
-                for name in {name.partition(".")[0] for name in names} - set(sys.stdlib_module_names) - {"wellfed"}:
+                for name in {name.partition(".")[0] for name in names} - standard - {"wellfed"}:
                     if not {provider.lower() for provider in providers.get(name, [])} & declared:
                         undeclared[f"{path.relative_to(REPOSITORY)}: {name}"] = providers.get(name)
     # then each comes with something declared, never by the luck of another library's needs

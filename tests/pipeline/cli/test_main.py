@@ -17,7 +17,7 @@ from wellfed.pipeline import __version__
 from wellfed.pipeline.cli import main as command_line
 from wellfed.pipeline.errors import ResourceError, UsageError
 
-COMMANDS = ["convert", "verify", "inspect", "tune", "bench", "doctor", "demo"]
+COMMANDS = ["convert", "index", "verify", "inspect", "tune", "bench", "doctor", "demo"]
 
 
 def exit_code_of(*arguments: str) -> int:

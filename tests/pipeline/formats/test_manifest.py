@@ -15,6 +15,11 @@ A, B = "a" * 64, "b" * 64
 
 GOOD: dict[str, Any] = {
     "class_names": ["cat", "\udcff dog"],
+    "field_types": {
+        "image": {"type": "image", "ext": None},
+        "class": {"type": "class", "ext": "cls"},
+        "json": {"type": "json", "ext": "json"},
+    },
     "fields": ["image", "class", "json"],
     "files": {"wellfed.index.npy": A},
     "kind": "webdataset",

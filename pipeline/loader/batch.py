@@ -14,6 +14,7 @@ from ..decode.chunk import decode_chunk
 from ..decode.cpu import image_frame
 from ..errors import CorruptSampleError, SampleRejectedError
 from ..formats import RepeatedSource, Source
+from .blocks import Blocks
 
 __all__ = ["BatchDecoder", "BatchTask", "HostBatch", "SampleFailure"]
 
@@ -113,11 +114,18 @@ class BatchDecoder:
         """Bytes of the images of one batch."""
         return batch_size * 3 * self.image_size * self.image_size
 
-    def allocate(self, task: BatchTask) -> HostBatch:
-        """A batch with everything the index knows, and pixels still to be decoded."""
-        size, count = self.image_size, len(task.rows)
+    def allocate(self, task: BatchTask, blocks: Blocks | None = None) -> HostBatch:
+        """A batch with everything the index knows, and pixels still to be decoded, in one of `blocks` where given.
+
+        Page-locked pixels come from torch's caching allocator instead, which uses them again by itself.
+        """
+        shape = (len(task.rows), self.image_size, self.image_size, 3)
+        count = len(task.rows)
         index = self.source.index[task.rows]
-        pixels = torch.empty((count, size, size, 3), dtype=torch.uint8, pin_memory=self.pin_memory)
+        if blocks is None or self.pin_memory:
+            pixels = torch.empty(shape, dtype=torch.uint8, pin_memory=self.pin_memory)
+        else:
+            pixels = blocks.uint8(shape)
         batch = HostBatch(
             task=task,
             images=pixels.permute(0, 3, 1, 2),

@@ -14,6 +14,7 @@ import torch
 from ..config import LoaderConfig
 from ..errors import WorkerError
 from .batch import BatchDecoder, BatchTask, HostBatch, SampleFailure
+from .blocks import Blocks
 
 __all__ = ["ThreadsBackend"]
 
@@ -38,6 +39,8 @@ class ThreadsBackend:
         share = -(-settings.batch_size * self._in_flight // (2 * self._workers))
         self._chunk = max(1, min(CHUNK_SAMPLES, share, settings.batch_size))
         self._timeout = config.timeout
+        # Beside those in flight, the caller holds one and drops another.
+        self._blocks = Blocks(self._in_flight + 2)
         self._pool: ThreadPoolExecutor | None = None
         self._stream: _ThreadStream | None = None
 
@@ -47,7 +50,13 @@ class ThreadsBackend:
         if self._pool is None:
             self._pool = _single_core_pool(self._workers)
         self._stream = _ThreadStream(
-            self._decoder, self._pool, tasks, chunk=self._chunk, in_flight=self._in_flight, timeout=self._timeout
+            self._decoder,
+            self._pool,
+            tasks,
+            blocks=self._blocks,
+            chunk=self._chunk,
+            in_flight=self._in_flight,
+            timeout=self._timeout,
         )
         return self._stream
 
@@ -106,6 +115,7 @@ class _ThreadStream:
         pool: ThreadPoolExecutor,
         tasks: Iterator[BatchTask],
         *,
+        blocks: Blocks,
         chunk: int,
         in_flight: int,
         timeout: float,
@@ -113,6 +123,7 @@ class _ThreadStream:
         self._decoder = decoder
         self._pool = pool
         self._tasks = tasks
+        self._blocks = blocks
         self._chunk = chunk
         self._in_flight = in_flight
         self._timeout = timeout
@@ -149,7 +160,7 @@ class _ThreadStream:
 
     def _fill(self) -> None:
         for task in itertools.islice(self._tasks, self._in_flight - len(self._pending)):
-            work = _Work(self._decoder, self._decoder.allocate(task))
+            work = _Work(self._decoder, self._decoder.allocate(task, self._blocks))
             for start in range(0, len(task.rows), self._chunk):
                 end = min(start + self._chunk, len(task.rows))
                 work.chunks.append(self._pool.submit(work.decode, start, end))

@@ -14,6 +14,7 @@ from ..decode.chunk import decode_chunk
 from ..decode.cpu import image_frame
 from ..errors import CorruptSampleError, SampleRejectedError
 from ..formats import RepeatedSource, Source
+from .blocks import Blocks
 
 __all__ = ["BatchDecoder", "BatchTask", "HostBatch", "SampleFailure"]
 
@@ -113,11 +114,18 @@ class BatchDecoder:
         """Bytes of the images of one batch."""
         return batch_size * 3 * self.image_size * self.image_size
 
-    def allocate(self, task: BatchTask) -> HostBatch:
-        """A batch with everything the index knows, and pixels still to be decoded."""
-        size, count = self.image_size, len(task.rows)
+    def allocate(self, task: BatchTask, blocks: Blocks | None = None) -> HostBatch:
+        """A batch with everything the index knows, and pixels still to be decoded, in one of `blocks` where given.
+
+        Page-locked pixels come from torch's caching allocator instead, which uses them again by itself.
+        """
+        shape = (len(task.rows), self.image_size, self.image_size, 3)
+        count = len(task.rows)
         index = self.source.index[task.rows]
-        pixels = torch.empty((count, size, size, 3), dtype=torch.uint8, pin_memory=self.pin_memory)
+        if blocks is None or self.pin_memory:
+            pixels = torch.empty(shape, dtype=torch.uint8, pin_memory=self.pin_memory)
+        else:
+            pixels = blocks.uint8(shape)
         batch = HostBatch(
             task=task,
             images=pixels.permute(0, 3, 1, 2),
@@ -132,8 +140,23 @@ class BatchDecoder:
             batch.labels = batch.labels.pin_memory()
         return batch
 
-    def decode_part(self, batch: HostBatch, start: int, stop: int) -> list[SampleFailure]:
-        """Decode places start..stop-1 of the batch into it.
+    def draw(self, batch: HostBatch) -> bool:
+        """Draw the crops and flips of the whole batch, where the index knows all sizes; say whether it was done.
+
+        One draw costs about a millisecond of the interpreter whatever the number of samples, so threads that share a
+        batch draw once.
+        """
+        index = self.source.index[batch.task.rows]
+        widths, heights = index["width"].astype(np.int64), index["height"].astype(np.int64)
+        if not (widths.all() and heights.all()):
+            return False
+        boxes, flips = self._crops(batch.task.epoch, index["key"], widths, heights, index["orientation"])
+        batch.boxes[:] = torch.from_numpy(boxes)
+        batch.flips[:] = torch.from_numpy(flips)
+        return True
+
+    def decode_part(self, batch: HostBatch, start: int, stop: int, *, drawn: bool = False) -> list[SampleFailure]:
+        """Decode places start..stop-1 of the batch into it; `drawn`: after a `draw` that was done.
 
         Returns:
             The places that hold no picture because their sample does not decode.
@@ -144,30 +167,33 @@ class BatchDecoder:
         rows = batch.task.rows[start:stop]
         index = self.source.index[rows]
         encoded = [self.source.read(int(row)) for row in rows]
-        widths, heights = index["width"].astype(np.int64), index["height"].astype(np.int64)
-        orientations = index["orientation"].copy()
         failures: dict[int, str] = {}
-        for place in np.flatnonzero((widths == 0) | (heights == 0)).tolist():
-            # A folder read directly has no sizes in its index; the header is read here instead.
-            try:
-                widths[place], heights[place], orientations[place] = image_frame(encoded[place])
-            except SampleRejectedError as error:
-                failures[place] = str(error)
-                widths[place] = heights[place] = 1
-        shown_widths, shown_heights = oriented_size(widths, heights, orientations)
-        boxes, flips = crop_parameters(
-            self.augment,
-            seed=self.seed,
-            epoch=batch.task.epoch,
-            keys=index["key"],
-            widths=shown_widths,
-            heights=shown_heights,
-        )
-        batch.boxes[start:stop] = torch.from_numpy(boxes)
-        batch.flips[start:stop] = torch.from_numpy(flips)
+        orientations = index["orientation"].copy()
+        if drawn:
+            boxes, flips = batch.boxes[start:stop].numpy(), batch.flips[start:stop].numpy()
+        else:
+            widths, heights = index["width"].astype(np.int64), index["height"].astype(np.int64)
+            for place in np.flatnonzero((widths == 0) | (heights == 0)).tolist():
+                # A folder read directly has no sizes in its index; the header is read here instead.
+                try:
+                    widths[place], heights[place], orientations[place] = image_frame(encoded[place])
+                except SampleRejectedError as error:
+                    failures[place] = str(error)
+                    widths[place] = heights[place] = 1
+            boxes, flips = self._crops(batch.task.epoch, index["key"], widths, heights, orientations)
+            batch.boxes[start:stop] = torch.from_numpy(boxes)
+            batch.flips[start:stop] = torch.from_numpy(flips)
         # A place whose header could not be read fails again here, with the decoder's own reason.
         failures |= decode_chunk(encoded, boxes, orientations, flips, batch.images[start:stop])
         return [SampleFailure(start + place, reason) for place, reason in sorted(failures.items())]
+
+    def _crops(
+        self, epoch: int, keys: np.ndarray, widths: np.ndarray, heights: np.ndarray, orientations: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        shown_widths, shown_heights = oriented_size(widths, heights, orientations)
+        return crop_parameters(
+            self.augment, seed=self.seed, epoch=epoch, keys=keys, widths=shown_widths, heights=shown_heights
+        )
 
     def finish(self, batch: HostBatch, failures: list[SampleFailure]) -> HostBatch:
         """Settle the places that did not decode, once all parts are done.

@@ -14,11 +14,12 @@ import torch
 from ..config import LoaderConfig
 from ..errors import WorkerError
 from .batch import BatchDecoder, BatchTask, HostBatch, SampleFailure
+from .blocks import Blocks
 
 __all__ = ["ThreadsBackend"]
 
 CHUNK_SAMPLES = 16
-"""Samples handed to a thread at once: enough to hide the hand-over, few enough that all threads share a batch."""
+"""Samples handed to a thread at once: enough to hide the hand-over, few enough that a batch is soon complete."""
 
 IN_FLIGHT_BYTES = 512 << 20
 """Decoded batches kept ahead hold at most this much. All threads work on the same batch, so keeping
@@ -32,10 +33,14 @@ class ThreadsBackend:
         settings = config.settings
         self._decoder = decoder
         self._workers = settings.num_workers
-        self._chunk = max(1, min(CHUNK_SAMPLES, -(-settings.batch_size // self._workers)))
         by_memory = max(2, IN_FLIGHT_BYTES // decoder.batch_bytes(settings.batch_size))
         self._in_flight = min(settings.prefetch_factor * self._workers, by_memory)
+        # Several batches are in flight, so a chunk need not be so small that one batch is enough for all threads.
+        share = -(-settings.batch_size * self._in_flight // (2 * self._workers))
+        self._chunk = max(1, min(CHUNK_SAMPLES, share, settings.batch_size))
         self._timeout = config.timeout
+        # Beside those in flight, the caller holds one and drops another.
+        self._blocks = Blocks(self._in_flight + 2)
         self._pool: ThreadPoolExecutor | None = None
         self._stream: _ThreadStream | None = None
 
@@ -45,7 +50,13 @@ class ThreadsBackend:
         if self._pool is None:
             self._pool = _single_core_pool(self._workers)
         self._stream = _ThreadStream(
-            self._decoder, self._pool, tasks, chunk=self._chunk, in_flight=self._in_flight, timeout=self._timeout
+            self._decoder,
+            self._pool,
+            tasks,
+            blocks=self._blocks,
+            chunk=self._chunk,
+            in_flight=self._in_flight,
+            timeout=self._timeout,
         )
         return self._stream
 
@@ -81,11 +92,20 @@ def _use_one_core() -> None:
 
 
 class _Work:
-    """A batch being decoded in chunks."""
+    """A batch being decoded in chunks, by several threads."""
 
-    def __init__(self, batch: HostBatch, chunks: list[Future[list[SampleFailure]]]) -> None:
+    def __init__(self, decoder: BatchDecoder, batch: HostBatch) -> None:
         self.batch = batch
-        self.chunks = chunks
+        self.chunks: list[Future[list[SampleFailure]]] = []
+        self._decoder = decoder
+        self._drawing = threading.Lock()
+        self._drawn: bool | None = None
+
+    def decode(self, start: int, end: int) -> list[SampleFailure]:
+        with self._drawing:
+            if self._drawn is None:
+                self._drawn = self._decoder.draw(self.batch)
+        return self._decoder.decode_part(self.batch, start, end, drawn=self._drawn)
 
 
 class _ThreadStream:
@@ -95,6 +115,7 @@ class _ThreadStream:
         pool: ThreadPoolExecutor,
         tasks: Iterator[BatchTask],
         *,
+        blocks: Blocks,
         chunk: int,
         in_flight: int,
         timeout: float,
@@ -102,6 +123,7 @@ class _ThreadStream:
         self._decoder = decoder
         self._pool = pool
         self._tasks = tasks
+        self._blocks = blocks
         self._chunk = chunk
         self._in_flight = in_flight
         self._timeout = timeout
@@ -138,14 +160,11 @@ class _ThreadStream:
 
     def _fill(self) -> None:
         for task in itertools.islice(self._tasks, self._in_flight - len(self._pending)):
-            batch = self._decoder.allocate(task)
-            starts = range(0, len(task.rows), self._chunk)
-            ends = [min(start + self._chunk, len(task.rows)) for start in starts]
-            chunks = [
-                self._pool.submit(self._decoder.decode_part, batch, start, end)
-                for start, end in zip(starts, ends, strict=True)
-            ]
-            self._pending.append(_Work(batch, chunks))
+            work = _Work(self._decoder, self._decoder.allocate(task, self._blocks))
+            for start in range(0, len(task.rows), self._chunk):
+                end = min(start + self._chunk, len(task.rows))
+                work.chunks.append(self._pool.submit(work.decode, start, end))
+            self._pending.append(work)
 
     def _wait(self, work: _Work) -> list[SampleFailure]:
         failures: list[SampleFailure] = []

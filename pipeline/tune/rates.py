@@ -87,7 +87,7 @@ class Rates:
 
 
 _LEAST_GAIN = 0.6
-"""Of the workers' number: threads under the GIL reached 0.3 on 16 cores, everything else seen so far 0.8 or more."""
+"""Of the workers' number: threads that fought for the GIL once reached 0.3 on 16 cores, everything else 0.8 or more."""
 
 
 def measure_ceilings(

@@ -182,9 +182,9 @@ def test_persistent_workers_decode_the_next_epochs_first_batches_ahead(
 ) -> None:
     allocate, seen = BatchDecoder.allocate, []
 
-    def noted(self: BatchDecoder, task: BatchTask) -> HostBatch:
+    def noted(self: BatchDecoder, task: BatchTask, *memory: Any) -> HostBatch:
         seen.append(task.epoch)
-        return allocate(self, task)
+        return allocate(self, task, *memory)
 
     monkeypatch.setattr(BatchDecoder, "allocate", noted)
     loader = open_loader(num_workers=2, prefetch_factor=2, persistent_workers=persistent)

@@ -90,7 +90,7 @@ def test_anothers_message_becomes_one_line() -> None:
     assert (len(long), long[-4:]) == (len("RuntimeError: ") + 300 + 3, "x...")
 
 
-@pytest.mark.parametrize("stage", ["import", "make", "length", "sample"])
+@pytest.mark.parametrize("stage", ["import", "make", pytest.param("length", marks=pytest.mark.long), "sample"])
 def test_a_users_exception_of_many_lines_is_one_clear_error(tmp_path: Path, repository: Path, stage: str) -> None:
     raising = 'raise ValueError("no such table\\n  in line 1\\n  in line 2")'
     bodies = {name: "pass" if name != stage else raising for name in ("import", "make")}

@@ -112,6 +112,8 @@ def _in_child(target: Target, seconds: float, seed: str, kept: Path, *, first: b
     child = os.fork()
     if child:
         return os.waitpid(child, 0)[1]
+    # The libraries below write a line for much of the damage.
+    os.dup2(os.open(kept / "stderr", os.O_CREAT | os.O_WRONLY | os.O_APPEND), 2)
     try:
         _Child(target, kept).run(seconds, random.Random(seed), first=first)
     except BaseException:

@@ -100,7 +100,7 @@ def test_every_type_is_read_back(
     check(READERS[output](tmp_path / "out"), images)
 
 
-@pytest.mark.parametrize("first", ["webdataset", "lmdb"])
+@pytest.mark.parametrize("first", ["webdataset", pytest.param("lmdb", marks=pytest.mark.long)])
 def test_from_one_output_to_the_other_and_back(
     table: Path, images: list[bytes], tmp_path: Path, first: Literal["webdataset", "lmdb"]
 ) -> None:

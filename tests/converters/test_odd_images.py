@@ -100,7 +100,10 @@ def test_outcomes(odd: Odd, output: str) -> None:
     }
     assert wrong == {}
     assert (result.found, result.stored, result.rejected) == (len(odd.outcomes), len(odd.stored), len(reasons))
-    assert dict(result.notes) == Counter(note for _, *notes in odd.stored.values() for note in notes)
+    notes = Counter(note for _, *notes in odd.stored.values() for note in notes)
+    if chunk._native is None:
+        del notes["decoder_warnings"]  # only the C extension hears them
+    assert dict(result.notes) == notes
     assert verify(folder, deep=True, workers=1).problems == ()
 
 

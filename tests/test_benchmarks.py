@@ -32,7 +32,7 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> dict:
         cwd=REPOSITORY,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         check=True,
-        timeout=250,
+        timeout=800,
     )
     assert sorted(path.name for path in folder.iterdir()) == ["out.json", "photos"]
     return json.loads((folder / "out.json").read_text())
@@ -52,6 +52,7 @@ ROWS = {
 
 
 @pytest.mark.long
+@pytest.mark.timeout(850)
 def test_every_row_has_its_raw_value_and_its_ratio_to_its_peer(document: dict) -> None:
     assert {name: row["peer"] for name, row in document["rows"].items()} == ROWS
     for name, row in document["rows"].items():

@@ -116,7 +116,9 @@ def measure(options: argparse.Namespace, work: Path, destination: Path) -> dict[
             "peer": row.peer,
             "wanted": row.wanted,
             "set": row.set,
-            "start_up": [] if row.prints_rate else [bench.run(row, "start")["seconds"] for _ in range(START_UP_RUNS)],
+            "start_up": []
+            if row.prints_rate
+            else [bench.run(row, "start")["seconds"] for _ in range(min(START_UP_RUNS, options.rounds))],
             "values": [],
         }
         for row in rows

@@ -128,7 +128,9 @@ def publish(
     for name in sorted(files):
         os.replace(final / name, directory / name)
     sync_folder(directory)
-    write_file(directory / MANIFEST_NAME, manifest.dump().encode("ascii"))
+    # Through the work folder: what a killed run leaves there goes, and never lies among the shards.
+    write_file(final / MANIFEST_NAME, manifest.dump().encode("ascii"))
+    os.replace(final / MANIFEST_NAME, directory / MANIFEST_NAME)
     sync_folder(directory)
     (work / OURS_NAME).unlink()
     return manifest

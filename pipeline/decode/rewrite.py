@@ -83,8 +83,8 @@ def to_resized(data: bytes, *, side: int, quality: int, level: CheckLevel) -> Re
 
     The normative picture (see `decode_rgb`) is reduced with Pillow's antialiased triangle filter (BILINEAR) and
     rounded to the nearest size of the same shape. EXIF orientation is applied to the pixels; metadata is not kept.
-    Gray stays gray. JPEGs are decoded once, by the C extension where it is built: but for `HEADROOM`, its pixels
-    differ from Pillow's by rounding.
+    Gray stays gray. JPEGs are decoded once, by the C extension where it is built (those with damage that it works
+    around may be decoded twice): but for `HEADROOM`, its pixels differ from Pillow's by rounding.
 
     A picture whose shorter side is no longer than that is never enlarged: its bytes stay, with the note "not_resized",
     and are checked to the level. So do those of one that would be longer than a JPEG can be.
@@ -103,6 +103,9 @@ def to_resized(data: bytes, *, side: int, quality: int, level: CheckLevel) -> Re
     resized, warnings = None, 0
     if _native is not None and header.format in ("JPEG", "MPO") and max(size) <= _LONGEST_NATIVE:
         _, warnings, _, resized = _native.resize(data, header.orientation, *size, HEADROOM, quality, gray)
+        if warnings:
+            # Damaged coefficients lie out of range: a scaled decode clips them elsewhere, and shows another picture.
+            _, warnings, _, resized = _native.resize(data, header.orientation, *size, 0, quality, gray)
     if resized is None:
         warnings = 0
         resized = _resized_by_pillow(data, header, size, quality)

@@ -16,6 +16,7 @@ typedef struct {
     struct jpeg_compress_struct to;
     struct jpeg_progress_mgr progress;
     wf_errors errors;
+    long read_warnings;
     int writing; /* an error from here on says nothing against the source */
     uint8_t *start, *line;
     size_t capacity;
@@ -84,6 +85,8 @@ static int rewrite(writer *w, const uint8_t *data, size_t length) {
         return WF_UNSUPPORTED;
     jvirt_barray_ptr *coefficients = jpeg_read_coefficients(&w->in);
     if (w->errors.data_ended) return WF_CORRUPT;
+    w->read_warnings = w->errors.base.num_warnings; /* both share the count, and beginning to write sets it to 0 */
+    w->errors.base.num_warnings = 0;
     w->writing = 1;
     jpeg_copy_critical_parameters(&w->in, &w->to);
     w->to.optimize_coding = TRUE;
@@ -106,7 +109,7 @@ int wf_baseline(const uint8_t *data, size_t length, uint8_t **out, size_t *out_l
         status = w->errors.no_memory ? WF_MEMORY : w->writing ? WF_UNSUPPORTED : WF_CORRUPT;
     else
         status = rewrite(w, data, length);
-    *warnings = w->errors.base.num_warnings;
+    *warnings = w->read_warnings + w->errors.base.num_warnings;
     return writer_end(w, status, out, out_length, message);
 }
 

@@ -202,6 +202,31 @@ def test_a_cut_progressive_jpeg_is_rejected_whatever_the_level(encode: Encode) -
 
 
 @needs_extension
+def test_damage_is_noted_of_what_is_made_baseline_too(encode: Encode) -> None:
+    data = encode("JPEG", progressive=True)
+    damaged = data[:-2] + b"\xff\xd0\x00" + data[-2:]
+    assert check_image(damaged, "decode").notes == ("decoder_warnings",)
+    assert to_baseline(damaged, "decode").header.notes == ("decoder_warnings", "made_baseline")
+    assert to_baseline(data, "decode").header.notes == ("made_baseline",)
+
+
+@needs_extension
+def test_damage_within_scans_is_noted_as_the_full_check_notes_it(encode: Encode) -> None:
+    data = encode("JPEG", progressive=True)
+    noted = 0
+    for place in range(data.index(b"\xff\xda") + 12, len(data) - 2, 7):
+        damaged = data[:place] + bytes([data[place] ^ 0x15]) + data[place + 1 :]
+        try:
+            expected = check_image(damaged, "decode").notes
+        except SampleRejectedError:
+            continue
+        stored = to_baseline(damaged, "decode").header.notes
+        assert set(stored) - {"made_baseline", "not_baseline"} == set(expected), place
+        noted += "decoder_warnings" in expected
+    assert noted >= 10
+
+
+@needs_extension
 def test_every_odd_jpeg_decodes_to_the_same_pixels_as_baseline(shared_data: Path) -> None:
     files = sorted(path for path in (shared_data / "odd-images").rglob("*.jp*g"))
     assert files
@@ -290,6 +315,24 @@ def test_every_kind_of_pixel_becomes_the_normative_picture(
     assert np.abs(difference).mean() < 4
     assert made.header.mode == expected
     assert made.header.notes == (*read_header(data).notes, "resized")
+
+
+@needs_extension
+def test_a_damaged_jpeg_is_resized_as_a_viewer_shows_it() -> None:
+    random = np.random.default_rng(0)
+    buffer = io.BytesIO()
+    Image.fromarray(random.integers(0, 256, (512, 512), np.uint8)).save(buffer, "JPEG", quality=90)
+    data = bytearray(buffer.getvalue())
+    start = data.index(b"\xff\xda") + 200
+    # Out of step, the coefficients are far out of range: clipped pixels of a full decode hide it, averages do not.
+    for place in range(start, len(data) - 200, 499):
+        data[place : place + 8] = b"\0" + random.integers(0, 255, 7, np.uint8).tobytes()  # no marker
+    assert "decoder_warnings" in check_image(bytes(data), "decode").notes
+    resized = to_resized(bytes(data), side=32, quality=95, level="decode")
+    assert "decoder_warnings" in resized.header.notes
+    with Image.open(io.BytesIO(data)) as image:
+        expected = image.resize((32, 32), Image.Resampling.BILINEAR)
+    assert np.abs(pixels(resized.data).astype(int) - np.asarray(expected, int)).mean() < 3
 
 
 @pytest.mark.parametrize("side", [48, 49, 1000])

@@ -29,6 +29,8 @@ _TYPES: Mapping[bytes, FieldType] = {
 _NAMES = {b"txt": "text", b"npy": "array", b"json": "metadata", b"bin": "data"}
 _TAKEN = IMAGE_EXTS | {b"image", b"class", b"cls", *_NAMES}
 _COMPANIONS = frozenset((*_TYPES, b"cls", b"cls2", b"npz", b"pt", b"pth", b"bin", b"pyd", b"pickle", b"mp", b"xml"))
+_LABELS = frozenset((b"cls", b"cls2", b"class", b"label"))
+"""Last parts of extensions that say that a member is a label."""
 
 LARGEST_LABEL = 1 << 12
 LARGEST_JSON = 1 << 20
@@ -138,6 +140,8 @@ class Layout:
                 remedy="Give one of those, or --label-regex.",
             )
         self.labels_from = "regex" if self._rule else "members" if labelled else "folders"
+        if self.labels_from == "folders":
+            self._refuse_labels(where)
         accompanied = samples > 0 and 2 * companions >= samples
         named = self._image is not None or bool(options.columns)
         self.grouped = self.labels_from == "members" or accompanied or named
@@ -169,6 +173,22 @@ class Layout:
 
     def _listed(self, having: Counter[int]) -> str:
         return ", ".join(shown(self._exts[code]) or "none" for code, _ in having.most_common(20)) or "none"
+
+    def _refuse_labels(self, where: str) -> None:
+        """Labels that went unseen must not give way to folders, which are other labels."""
+        unseen = {code for code, ext in enumerate(self._exts) if ext.rpartition(b".")[2] in _LABELS}
+        if not unseen:
+            return
+        members = [member for member in range(len(self._table)) if self._table.row(member).ext in unseen]
+        first = self._table.name(members[0])
+        key, ext = split_name(first)
+        raise UsageError(
+            "an archive with members that look like labels is not taken as class folders",
+            got=f"{where}, with {len(members):,} such members, the first {shown(first)!r}, which has the key "
+            f"{shown(key)!r} and the extension {shown(ext)!r}: a key ends at the first dot after the last slash",
+            remedy="Rename the members so that keys have no dot, name the extension of the labels with --label-column, "
+            "or take the class from the path with --label-regex.",
+        )
 
     def _choose_fields(self, having: Counter[int], samples: int, options: InputOptions, where: str) -> None:
         if not self.image_codes:

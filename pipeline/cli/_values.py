@@ -43,10 +43,17 @@ def parse_shard_size(text: str, *, option: str) -> tuple[int, int | None]:
     """Bytes, and the samples where they are the size: "256MB" gives (256000000, None), "1000samples" (0, 1000).
 
     Raises:
-        UsageError: neither.
+        UsageError: neither, or a number without a unit.
     """
     match = re.fullmatch(r"\s*(\d+)\s*samples?\s*", text.lower())
     if match is None:
+        if re.fullmatch(r"\s*\d+(\.\d+)?\s*", text):
+            # Bytes or samples? One of them would be a million shards, or one.
+            raise UsageError(
+                f"{option} must have a unit: B to TiB, or samples",
+                got=text,
+                remedy="Write for example 256MB or 1000samples.",
+            )
         return parse_bytes(text, option=option), None
     if int(match[1]) < 1:
         raise UsageError(f"{option} must be at least 1 sample", got=text, remedy="Write for example 1000samples.")
@@ -97,12 +104,13 @@ def parse_shares(text: str, *, option: str) -> tuple[tuple[str, float], ...]:
 
 
 def parse_whole(text: str, *, option: str) -> int:
-    """A whole number, of either sign.
+    """A whole number, of either sign, of at most 4,000 digits; its user knows the range.
 
     Raises:
         UsageError: anything else.
     """
-    if not re.fullmatch(r"-?[0-9]{1,20}", text):
+    # Python refuses to turn longer texts into numbers.
+    if not re.fullmatch(r"-?[0-9]{1,4000}", text):
         raise UsageError(f"{option} must be a whole number", got=text, remedy="Write for example 7.")
     return int(text)
 

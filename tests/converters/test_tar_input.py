@@ -347,6 +347,25 @@ def test_one_folder_around_all_class_folders_is_no_class(tmp_path: Path) -> None
     assert names(source) == [b"photos/dog/1.jpg", b"photos/cat/2.jpg"]
 
 
+@pytest.mark.parametrize("label", ["d/im.000.cls", "d/im.000.CLS", "d/im.cls2", "d/im.label", "d/im.0.class"])
+def test_unseen_labels_do_not_give_way_to_class_folders(tmp_path: Path, label: str) -> None:
+    path = write_tar(tmp_path / "a.tar", [("d/im.000.JPG", b"1"), (label, b"3"), ("d/im.001.JPG", b"2")])
+    with pytest.raises(UsageError) as caught:
+        listed(path)
+    said = str(caught.value)
+    assert repr(label) in said
+    assert "'d/im'" in said
+    assert "the first dot" in said
+    assert "--label-regex" in said
+    assert listed(path, label_regex="([a-z])/").class_names == ("d",)
+
+
+def test_a_label_member_that_is_a_link_is_unseen_too(tmp_path: Path) -> None:
+    entries: list[Entry] = [("d/1.jpg", b"1"), special("d/1.cls", tarfile.SYMTYPE, "x")]
+    with pytest.raises(UsageError, match="look like labels"):
+        listed(write_tar(tmp_path / "a.tar", entries))
+
+
 def test_several_images_of_a_sample_need_a_choice(tmp_path: Path) -> None:
     entries: list[Entry] = [("a.left.jpg", b"1"), ("a.jpg", b"2"), ("a.png", b"3"), ("a.cls", b"0")]
     path = write_tar(tmp_path / "a.tar", entries)

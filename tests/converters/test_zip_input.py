@@ -57,6 +57,12 @@ def test_class_folders_with_an_empty_one(tmp_path: Path) -> None:
     assert source.skipped == {"macosx": 1}
 
 
+def test_dotted_keys_with_labels_are_no_class_folders(tmp_path: Path) -> None:
+    path = write_zip(tmp_path / "a.zip", [("d/im.000.JPG", b"1"), ("d/im.000.cls", b"3")])
+    with pytest.raises(UsageError, match=r"'d/im\.000\.cls'.*first dot"):
+        listed(path)
+
+
 def test_zip64_data_in_front_and_a_comment(tmp_path: Path) -> None:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:

@@ -28,7 +28,9 @@ class Preview:
     Attributes:
         found: samples that would be converted; refused: those that listing already found unusable.
         classes: of the class list.
-        shards: data files; bytes: space needed while converting, of changed images judged by those that were read.
+        shards: data files.
+        bytes: the most disk space in use while converting; result_bytes: size of the result. Of changed images both are
+            judged by those that were read.
         class_counts: planned samples of each class, in the order of the labels; refused ones without a class in none.
         seconds: expected wall time; None where no sample could be read.
         sampled: samples that were read for it; sample_rejected: those that would be rejected.
@@ -40,6 +42,7 @@ class Preview:
     classes: int
     shards: int
     bytes: int
+    result_bytes: int
     class_counts: Mapping[str, int]
     seconds: float | None
     sampled: int
@@ -70,6 +73,7 @@ def preview(request: Request) -> Preview:
         classes=len(source.class_names),
         shards=sum(len(job.plan.tasks) if request.output == "webdataset" else 1 for job in jobs),
         bytes=sum(int(job.bytes_needed * each.size_ratio) for job, each in zip(jobs, estimates, strict=True)),
+        result_bytes=sum(int(job.result_bytes * each.size_ratio) for job, each in zip(jobs, estimates, strict=True)),
         class_counts=dict(zip(source.class_names, counts.tolist(), strict=True)),
         seconds=sum(seconds) if len(seconds) == len(jobs) else None,
         sampled=sum(each.read for each in estimates),

@@ -99,14 +99,29 @@ class Job:
 
     @property
     def bytes_needed(self) -> int:
-        """Disk space while converting, as far as the input knows the sizes."""
+        """The most disk space in use while converting, as far as the input knows the sizes."""
+        row, name = self._row_bytes()
+        listing = 40 * len(self.source)
+        beside = self.plan.staged_bytes + self._bytes_beyond_tars + listing
+        return beside + self.selection.found * (2 * row + name) + (1 << 20)
+
+    @property
+    def result_bytes(self) -> int:
+        """Size of the finished dataset, as far as the input knows the sizes: tars that are staged stay in one kind."""
+        row, name = self._row_bytes()
+        tars = self.plan.staged_bytes if self.output.kind == "webdataset" else 0
+        return tars + self._bytes_beyond_tars + self.selection.found * (row + name)
+
+    def _row_bytes(self) -> tuple[int, int]:
+        """Of a sample: its row of the index, and its name, judged by the first ones."""
         some = range(min(self.selection.found, 1000))
         names = sum(len(self.source.name(self.selection.row(number))) for number in some)
         members = tuple(Layout.of(self.source.fields).members)
-        row_bytes = 2 * index_dtype(members).itemsize + names // len(some)
-        beyond = self.output.bytes_beyond_tars(planned_sizes(self.source, self.selection, self.plan.options.image))
-        listing = 40 * len(self.source)
-        return self.plan.staged_bytes + beyond + listing + self.selection.found * row_bytes + (1 << 20)
+        return index_dtype(members).itemsize, names // len(some)
+
+    @property
+    def _bytes_beyond_tars(self) -> int:
+        return self.output.bytes_beyond_tars(planned_sizes(self.source, self.selection, self.plan.options.image))
 
 
 def prepare(request: Request) -> list[Job]:

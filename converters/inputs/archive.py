@@ -18,7 +18,7 @@ from wellfed.pipeline.formats.perprocess import PerProcess
 
 from .archive_rows import SampleRows
 from .base import Field, InputOptions, Record
-from .layout import LabelSource, Layout, is_left_out
+from .layout import IMAGE_EXTS, LabelSource, Layout, is_left_out
 from .listing import ListedInput, Listing, ListingBuilder
 from .members import ArchiveCutError, Capture, Member, cut_error, shown
 from .membertable import MemberTable
@@ -70,6 +70,8 @@ class ArchiveInput(ListedInput):
         """
         found, table, counts = list_members(cls, location, options)
         try:
+            if counts.notes["archive_cut"] and not _has_image(table, options):
+                raise _nothing(location, len(table), counts)
             layout = Layout(table, options, location)
             builder = ListingBuilder()
             rows = SampleRows(
@@ -83,7 +85,7 @@ class ArchiveInput(ListedInput):
             for members in table.samples():
                 rows.add(members)
             if not len(builder):
-                raise _nothing(location, len(table), counts.skipped)
+                raise _nothing(location, len(table), counts)
             classes = options.classes
             if classes is None and layout.labels_from == "folders":
                 classes = rows.classes_with_empty(counts.folders)
@@ -239,7 +241,20 @@ def _walk_one(
         counts.notes["archive_cut"] += 1
 
 
-def _nothing(location: str, members: int, skipped: Counter[str]) -> UsageError:
+def _has_image(table: MemberTable, options: InputOptions) -> bool:
+    """Whether a member, whole and usable or not, has an image's extension."""
+    wanted = IMAGE_EXTS if options.image_column is None else {options.image_column.lower().rpartition(".")[2].encode()}
+    return any(ext.rpartition(b".")[2] in wanted for ext in table.exts)
+
+
+def _nothing(location: str, members: int, counts: Counts) -> UsageError:
+    skipped = counts.skipped
+    if counts.notes["archive_cut"]:
+        return UsageError(
+            "--prefix takes the whole samples before the cut",
+            got=f"{location}, with no whole sample before it and {members} whole members",
+            remedy="Copy the archive again, or more of it.",
+        )
     if outside := skipped["outside_class_folders"]:
         return UsageError(
             "samples in archives must have labels",

@@ -48,7 +48,7 @@ def parse_shard_size(text: str, *, option: str) -> tuple[int, int | None]:
     match = re.fullmatch(r"\s*(\d+)\s*samples?\s*", text.lower())
     if match is None:
         if re.fullmatch(r"\s*\d+(\.\d+)?\s*", text):
-            # Bytes or samples? One of them would be a million shards, or one.
+            # It may mean bytes or samples.
             raise UsageError(
                 f"{option} must have a unit: B to TiB, or samples",
                 got=text,

@@ -166,7 +166,8 @@ def convert(
 def _print_preview(planned: Preview, output: str) -> None:
     typer.echo(
         f"Would convert {planned.found:,} samples of {planned.classes:,} classes into {planned.shards:,} "
-        f"{output} shard(s), using {planned.bytes / 1e6:,.1f} MB of disk; "
+        f"{output} shard(s) of {planned.result_bytes / 1e6:,.1f} MB in all, using up to "
+        f"{planned.bytes / 1e6:,.1f} MB of disk while converting; "
         f"{planned.refused:,} cannot be read. Nothing was written."
     )
     for name, found in planned.parts.items():

@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from wellfed.converters import convert, verify
 from wellfed.converters.inputs import InputOptions
@@ -145,6 +147,23 @@ def test_preview_counts_and_estimates(photos: Path, tmp_path: Path) -> None:
     assert planned.seconds is not None
     assert planned.seconds > 0
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("output", ["webdataset", "lmdb"])
+def test_a_preview_tells_the_result_from_the_most_disk_in_use(tmp_path: Path, output: str) -> None:
+    (tmp_path / "source" / "a").mkdir(parents=True)
+    noise = np.random.default_rng(0).integers(0, 256, (600, 600, 3), np.uint8)
+    for number in range(8):
+        Image.fromarray(noise).save(tmp_path / "source" / "a" / f"{number}.png")
+    tars = 8 * (tmp_path / "source" / "a" / "0.png").stat().st_size
+    request = Request(src=tmp_path / "source", dst=tmp_path / "out", output=output, workers=1)  # type: ignore[arg-type]
+    planned = preview(request)
+    convert(tmp_path / "source", tmp_path / "out", output=output, workers=1)  # type: ignore[arg-type]
+    held = sum(path.stat().st_size for path in (tmp_path / "out").iterdir() if path.is_file())
+    assert 0.99 * held < planned.result_bytes < 1.5 * held
+    if output == "lmdb":
+        # The tars that it is written from stay until it is whole.
+        assert planned.result_bytes + tars < planned.bytes < planned.result_bytes + 1.5 * tars
 
 
 def test_flat_folder_takes_the_class_from_the_path(photos: Path, tmp_path: Path) -> None:

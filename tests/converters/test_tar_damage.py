@@ -62,6 +62,17 @@ def test_a_tar_cut_short_names_the_member(tmp_path: Path, cut: str) -> None:
     assert source.notes["archive_cut"] == 1
 
 
+@pytest.mark.parametrize("members", [0, 1])
+def test_a_prefix_without_a_whole_sample_says_so(tmp_path: Path, members: int) -> None:
+    # A header, 600 bytes of data and padding make 1536 bytes a member; the cut lies in the data of the next.
+    data = write_tar(tmp_path / "a.tar", [("1.cls", b"0" * 600), ("1.jpg", b"1" * 600)]).read_bytes()
+    if not members:
+        data = write_tar(tmp_path / "a.tar", [("cat/1.jpg", b"1" * 600), ("cat/2.jpg", b"2")]).read_bytes()
+    (tmp_path / "a.tar").write_bytes(data[: 1536 * members + 700])
+    with pytest.raises(UsageError, match=f"whole samples before the cut.*no whole sample.*{members} whole members"):
+        listed(tmp_path / "a.tar", prefix=True)
+
+
 @pytest.mark.parametrize(
     ("ending", "pack"),
     [(".gz", gzip.compress), (".bz2", partial(bz2.compress, compresslevel=1)), (".zst", zstandard.compress)],

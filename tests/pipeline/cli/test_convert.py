@@ -67,10 +67,12 @@ def test_on_error_fail_ends_with_1(photos: Path, tmp_path: Path, capsys: pytest.
 
 def test_dry_run_writes_nothing(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("convert", photos, tmp_path / "out", "--format", "webdataset", "--shard-size", "1B", "--dry-run") == 0
-    assert "6 samples of 2 classes into 6 webdataset shard(s)" in capsys.readouterr().out
+    assert "6 samples of 2 classes into 6 webdataset shard(s) of " in (said := capsys.readouterr().out)
+    assert "MB of disk while converting" in said
     assert run("convert", photos, tmp_path / "out", "--format", "lmdb", "--dry-run", "--json") == 0
     document = json.loads(capsys.readouterr().out)
     assert (document["schema"], document["found"], document["shards"]) == ("wellfed-conversion-plan", 6, 1)
+    assert 0 < document["result_bytes"] < document["bytes"]
     assert not (tmp_path / "out").exists()
 
 

@@ -12,7 +12,7 @@ from .follow import Following, following
 from .pool import run_tasks
 from .progress import ProgressCallback, Tally
 from .request import Job
-from .task import ShardResult, ShardTask, rejects_name, rows_name, tar_name, write_shard
+from .task import MOST_THREADS, ShardResult, ShardTask, rejects_name, rows_name, tar_name, write_shard
 
 
 def pack(
@@ -104,6 +104,7 @@ def _task(job: Job, number: int, start: int, stop: int) -> ShardTask:
         image=job.plan.options.image,
         on_error=job.request.on_error,
         use="staged" if job.output.kind == "lmdb" else "published",
+        threads=min(job.cores, MOST_THREADS),
     )
 
 

@@ -16,6 +16,7 @@ from .files import disk_errors
 from .plan import UNKNOWN_BYTES
 from .request import Job, Request, facts_of, prepare
 from .run import refuse_existing
+from .task import MOST_THREADS, decodes
 
 _SAMPLES, _SECONDS = 64, 2.0
 """The estimate reads at most this many samples of each part, for about this long."""
@@ -131,4 +132,6 @@ def _estimate(job: Job) -> _Estimate:
         sizes = np.array([job.source.sizes[row] or UNKNOWN_BYTES for row in rows], np.int64)
         options.image.plan(sizes)
         ratio = made / int(sizes.sum())
-    return _Estimate((time.perf_counter() - started) / read * found / job.workers, read, rejected, ratio)
+    # A worker's threads decode beside each other, so few shards keep all cores busy too.
+    beside = min(job.cores, job.workers * MOST_THREADS) if decodes(options.image, options.check) else job.workers
+    return _Estimate((time.perf_counter() - started) / read * found / beside, read, rejected, ratio)

@@ -84,6 +84,8 @@ class Job:
 
     Attributes:
         location: of the source, as given.
+        workers: processes, at most one for each task.
+        cores: workers asked for, or of the machine, however few tasks there are.
         most_rejects: more rejected samples than this end the run; None for any number.
     """
 
@@ -95,6 +97,7 @@ class Job:
     output: Output
     destination: Destination
     workers: int
+    cores: int
     most_rejects: int | None
 
     @property
@@ -160,6 +163,7 @@ def prepare(request: Request) -> list[Job]:
                 output=open_output(request.output),
                 destination=destinations[part],
                 workers=min(cores, len(plan.tasks)),
+                cores=cores,
                 most_rejects=most_rejects(request.max_rejects, selection.found),
             )
         )

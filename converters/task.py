@@ -6,9 +6,11 @@ import io
 import json
 import os
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,8 +21,9 @@ from wellfed.pipeline.errors import SampleRejectedError
 from wellfed.pipeline.formats.index import index_dtype, mode_code
 
 from .files import disk_errors, write_file
-from .image_option import ImageOption, done_to
+from .image_option import ImageOption, Rewritten, done_to
 from .inputs import Input, open_saved
+from .inputs.base import Record
 from .layout import Layout
 from .outputs.tar import LARGEST_MEMBER, TarWriter
 from .plan import CheckName
@@ -44,6 +47,7 @@ class ShardTask:
         number: position in the plan.
         start, stop: planned numbers.
         use: of the tar; see `TarWriter`.
+        threads: that check and change images, where that decodes them.
     """
 
     kind: str
@@ -58,6 +62,7 @@ class ShardTask:
     image: ImageOption
     on_error: Literal["reject", "fail"]
     use: Literal["published", "staged"]
+    threads: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +149,27 @@ def write_shard(task: ShardTask, *, report: Callable[[Any], None]) -> ShardResul
     return result
 
 
+MOST_THREADS = 4
+"""Of a worker: enough for the last shards to be finished soon, few enough for many workers beside each other."""
+
+
+def decodes(image: ImageOption, check: CheckName) -> bool:
+    """Whether storing costs decoding."""
+    return check == "decode" or image.kind != "keep"
+
+
+@dataclass
+class _Sample:
+    """A sample between being read and being stored: its record and what gives the image to store, or the error."""
+
+    key: int
+    row: int
+    name: bytes
+    record: Record | None = None
+    made: Callable[[], Rewritten] | None = None
+    error: SampleRejectedError | None = None
+
+
 class _Packing:
     """One task's samples on their way into its tar."""
 
@@ -163,36 +189,69 @@ class _Packing:
         self.stored = 0
 
     def run(self, tar: TarWriter) -> None:
-        """Store or reject each sample."""
-        task, reported = self._task, 0.0
-        for key in range(task.start, task.stop):
-            row = key if self._order is None else int(self._order[key])
-            name = self._source.name(row)
-            if (now := time.monotonic()) - reported > _REPORT_SECONDS:
-                self._report((key - task.start, len(self.rejects), os.fsdecode(name)))
-                reported = now
-            try:
-                self._store(tar, key, row, name)
-                self.stored += 1
-            except SampleRejectedError as error:
-                if task.on_error == "fail":
-                    raise SampleRejectedError(
-                        f"every sample must be storable, and {os.fsdecode(name)!r} is not: {error.rule}",
-                        got=error.got,
-                        remedy="Mend or remove the file, or let such files be rejected (--on-error reject).",
-                    ) from error
-                self.rejects.append(Reject(key, name, reason_of(error)))
+        """Store or reject each sample, in order; images are decoded ahead by several threads.
 
-    def _store(self, tar: TarWriter, key: int, number: int, name: bytes) -> None:
-        source = self._source
-        reason = source.refused.get(number)
-        if reason is not None:
-            raise SampleRejectedError(reason)
-        record = source.read(number)
-        data = record.image
-        if not data:
-            raise SampleRejectedError("the sample must have an image")
-        made = self._task.image.apply(data, self._task.check)
+        So the last shards, and a dataset of few, keep all cores busy, though a shard is one worker's.
+        """
+        task, reported = self._task, 0.0
+        ahead_of_us = task.threads > 1 and decodes(task.image, task.check)
+        pool = ThreadPoolExecutor(task.threads, "wellfed-check") if ahead_of_us else None
+        ahead = 2 * task.threads if pool else 0
+        waiting: deque[_Sample] = deque()
+        try:
+            for key in range(task.start, task.stop):
+                row = key if self._order is None else int(self._order[key])
+                name = self._source.name(row)
+                if (now := time.monotonic()) - reported > _REPORT_SECONDS:
+                    self._report((key - task.start, len(self.rejects), os.fsdecode(name)))
+                    reported = now
+                waiting.append(self._read(_Sample(key, row, name), pool))
+                if len(waiting) > ahead:
+                    self._settle(tar, waiting.popleft())
+            for sample in waiting:
+                self._settle(tar, sample)
+        finally:
+            if pool is not None:
+                pool.shutdown(cancel_futures=True)
+
+    def _read(self, sample: _Sample, pool: ThreadPoolExecutor | None) -> _Sample:
+        # Read here and not by the pool: what a source holds open need not bear several threads.
+        try:
+            reason = self._source.refused.get(sample.row)
+            if reason is not None:
+                raise SampleRejectedError(reason)
+            sample.record = self._source.read(sample.row)
+            if not sample.record.image:
+                raise SampleRejectedError("the sample must have an image")
+        except SampleRejectedError as error:
+            sample.error = error
+            return sample
+        apply = partial(self._task.image.apply, sample.record.image, self._task.check)
+        sample.made = apply if pool is None else pool.submit(apply).result
+        return sample
+
+    def _settle(self, tar: TarWriter, sample: _Sample) -> None:
+        try:
+            if sample.error is not None:
+                raise sample.error
+            self._store(tar, sample)
+            self.stored += 1
+        except SampleRejectedError as error:
+            name = sample.name
+            if self._task.on_error == "fail":
+                raise SampleRejectedError(
+                    f"every sample must be storable, and {os.fsdecode(name)!r} is not: {error.rule}",
+                    got=error.got,
+                    remedy="Mend or remove the file, or let such files be rejected (--on-error reject).",
+                ) from error
+            self.rejects.append(Reject(sample.key, name, reason_of(error)))
+
+    def _store(self, tar: TarWriter, sample: _Sample) -> None:
+        source, key, number, name, record = self._source, sample.key, sample.row, sample.name, sample.record
+        assert record is not None
+        assert record.image is not None
+        assert sample.made is not None
+        data, made = record.image, sample.made()
         head = made.header
         label = int(source.labels[number])
         if not 0 <= label < len(source.class_names):

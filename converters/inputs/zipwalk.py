@@ -240,18 +240,18 @@ def _unpacked(data: bytes, size: int, method: int) -> bytes:
         return zlib.decompressobj(-15).decompress(data, size + 1)
     if method == zipfile.ZIP_BZIP2:
         return bz2.BZ2Decompressor().decompress(data, size + 1)
-    return _lzma(data).decompress(data[4 + struct.unpack_from("<H", data, 2)[0] :], size + 1)
+    return _lzma(data, size).decompress(data[4 + struct.unpack_from("<H", data, 2)[0] :], size + 1)
 
 
-def _lzma(data: bytes) -> Any:
+def _lzma(data: bytes, size: int) -> Any:
     """A decoder by the properties in front of the data: version, their length, lc/lp/pb, dictionary size."""
     if len(data) < 9:
         raise ValueError("no LZMA properties")
     packed, dictionary = struct.unpack_from("<BL", data, 4)
     filters = {
         "id": lzma.FILTER_LZMA1,
-        # A larger dictionary than the format's usual ones would be allocated before the first byte.
-        "dict_size": max(4096, min(dictionary, 1 << 26)),
+        # Allocated before the first byte, and nothing reaches further back than the member is long.
+        "dict_size": max(4096, min(dictionary, size + 1)),
         "lc": packed % 9,
         "lp": packed // 9 % 5,
         "pb": packed // 45,

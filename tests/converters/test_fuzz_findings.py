@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import io
 import resource
+import struct
+import tracemalloc
 import zipfile
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from wellfed.converters.inputs import InputOptions
 from wellfed.converters.inputs.cifar_pickle import read_batch
 from wellfed.converters.inputs.idx import read_idx
 from wellfed.converters.inputs.lmdb_foreign import LmdbInput
+from wellfed.converters.inputs.zip import ZipInput
 from wellfed.converters.outputs.webdataset import WIDS_NAME, dali_index
 from wellfed.converters.rejects import load_rejects
 from wellfed.pipeline.errors import DamagedDatasetError, UsageError
@@ -129,3 +132,26 @@ def test_records_with_nothing_but_labels_below_0_are_refused(tmp_path: Path) -> 
     source = LmdbInput.list(str(tmp_path / "e"), InputOptions())
     assert dict(source.refused) == {0: "the label -1 is below 0"}
     assert source.class_names == ()
+
+
+def test_an_lzma_members_dictionary_is_no_larger_than_the_member(tmp_path: Path) -> None:
+    # given a zip whose LZMA properties ask for a dictionary of 2 GiB for a member of 150 bytes
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("c/0.jpg", b"image" * 30)
+    data = bytearray(path.read_bytes())
+    at = data.index(b"c/0.jpg") + len(b"c/0.jpg")
+    assert data[at + 2 : at + 4] == b"\5\0"  # the length of the properties: lc/lp/pb and the dictionary's size
+    struct.pack_into("<L", data, at + 5, 1 << 31)
+    path.write_bytes(data)
+    # when its member is read
+    source = ZipInput.list(str(path), InputOptions())
+    tracemalloc.start()
+    try:
+        image = source.read(0).image
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # then it is whole, and little memory was asked for
+    assert image == b"image" * 30
+    assert peak < 4 << 20

@@ -60,23 +60,33 @@ def test_resuming_before_the_first_batch_or_after_the_last_with_other_workers(op
     assert keys(resumed) == (rest or epochs[1])
 
 
+@pytest.mark.long
 def test_persistent_workers_do_not_grow_from_epoch_to_epoch(image_folder: Path) -> None:
-    # given images of 1.2 MB when decoded: one that is kept for each epoch would show
+    # given images of 1.2 MB when decoded: one that is kept for each epoch would show; and a worker that shares no
+    # memory with this process, for a page that this process writes would become the worker's own
     loader = DataLoader(
-        image_folder, batch_size=2, image_size=640, backend="processes", num_workers=1, persistent_workers=True
+        image_folder,
+        batch_size=2,
+        image_size=640,
+        backend="processes",
+        num_workers=1,
+        persistent_workers=True,
+        multiprocessing_context="spawn",
     )
 
-    def private() -> int:
+    def private(epochs: int) -> int:
         used = 0
-        for _ in range(4):
+        for _ in range(epochs):
             for _ in loader:
                 used = sum(child.memory_full_info().uss for child in psutil.Process().children())
         return used
 
     with loader:
-        first, second = private(), private()
+        # Batches in flight that only the worker has mapped yet, and what allocators keep, come and go, up to 45 MiB
+        # in all; a leak adds up, to 120 MB.
+        first, second = private(10), private(100)
     assert first > 0
-    assert second - first < 4 * MIB
+    assert second - first < 70 * MIB
 
 
 def test_workers_share_the_index_instead_of_copying_it(image_folder: Path) -> None:

@@ -43,7 +43,7 @@ demo: $(VENV)/.installed
 	@$(BIN)/wellfed demo --directory demo
 
 test: $(VENV)/.installed-dev
-	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not long and not gpu"
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile --hypothesis-profile steady -m "not long and not gpu"
 
 test-long: $(VENV)/.installed-dev
 	@$(BIN)/python -m pytest -m "long and not gpu" -o timeout=1800

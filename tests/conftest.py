@@ -2,6 +2,9 @@
 
 A test marked `gpu` is skipped where no CUDA GPU is seen. With WELLFED_REQUIRE_GPU=1 a GPU is promised, so there a
 skipped GPU test, or a file of them that skips itself, is a failure.
+
+`make test` runs Hypothesis with the profile "steady": the same examples every time, so that a failure is the commit's
+own. `make test-long` tries new ones.
 """
 
 from __future__ import annotations
@@ -12,6 +15,9 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("steady", derandomize=True)
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

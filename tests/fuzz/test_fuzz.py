@@ -27,7 +27,8 @@ def fuzz(repository: Path, keep: Path, seconds: float, *more: str) -> subprocess
 
 
 def test_nothing_is_found_in_a_moment(repository: Path, tmp_path: Path) -> None:
-    ended = fuzz(repository, tmp_path, 0.3, "--least", "0")
+    # Always the same changes: what new ones find is for the long run, not for somebody's unrelated commit.
+    ended = fuzz(repository, tmp_path, 0.3, "--least", "0", "--seed", "1")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert ended.stdout.count("%") == PARSERS
 

@@ -102,8 +102,7 @@ def DataLoader(source: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N802 (to
         ResourceError: from iterating, when shared memory is too small for the processes.
 
     "auto" means threads: the decoders release the GIL, and threads start at once, need no shared memory and move no
-    batch between processes. On 2 and on 16 cores they load as much as processes or more;
-    benchmarks/loader_backends.py compares both.
+    batch between processes. benchmarks/loader_backends.py compares both on your machine.
     """
     if isinstance(source, (str, Path, Source)):
         return _stored(source, _by_name(args, kwargs))

@@ -118,7 +118,7 @@ static PyObject *plain_header(PyObject *self, PyObject *image) {
 
 PyDoc_STRVAR(check_doc,
              "check(image) -> (status, warnings, message)\n\n"
-             "Decode a whole JPEG at full size, every scan, without the GIL, and throw the pixels away.\n\n"
+             "Decode a whole JPEG, every scan, without the GIL, and throw the pixels away.\n\n"
              "status: as for decode. warnings: what libjpeg warned about. message: its words on the failure.");
 
 static PyObject *check(PyObject *self, PyObject *image) {

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from wellfed.pipeline.errors import SampleRejectedError, SourceChangedError
+
+from .inputs import Input, open_saved
 from .layout import Layout
 from .outputs import Follower, Part
 from .plan import planned_sizes
+from .selection import load_order
 from .task import ShardResult, rows_name, tar_name
 
 if TYPE_CHECKING:
@@ -29,6 +33,11 @@ class Following:
         self._layout = Layout.of(job.source.fields)
         self._next = 0
 
+    @property
+    def behind(self) -> int:
+        """Parts that wait for the output. Raises what failed on earlier ones."""
+        return self.follower.behind
+
     def advance(self, results: Mapping[int, ShardResult]) -> None:
         """Hand over what follows in order. Raises what failed on earlier parts."""
         while self._next in results:
@@ -45,8 +54,29 @@ def following(job: Job) -> Iterator[Following]:
     for leftover in (*destination.final.iterdir(), *destination.scratch.iterdir()):
         leftover.unlink()
     sizes = planned_sizes(job.source, job.selection, job.plan.options.image)
-    with job.output.follow(sizes, destination.scratch, destination.final) as follower:
+    with job.output.follow(sizes, destination.scratch, destination.final, _reader(job)) as follower:
         yield Following(job, follower)
+
+
+def _reader(job: Job) -> Callable[[int], bytes]:
+    """Planned number to the image in the source, which is opened once more: what it holds is for one thread."""
+    saved = job.destination.listing
+    opened: list[Input] = []
+    order = load_order(saved)
+
+    def read(key: int) -> bytes:
+        if not opened:
+            opened.append(open_saved(job.source.kind, job.location, saved))
+        try:
+            return opened[0].read(key if order is None else int(order[key])).image or b""
+        except SampleRejectedError as error:
+            raise SourceChangedError(
+                "the source must not change while it is converted",
+                got=f"the sample {key}, which could be read before: {error.rule}",
+                remedy="Restore it and run the same command again, or use --overwrite to begin again.",
+            ) from error
+
+    return read
 
 
 def part_of(destination: Destination, layout: Layout, result: ShardResult) -> Part:

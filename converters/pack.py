@@ -14,6 +14,9 @@ from .progress import ProgressCallback, Tally
 from .request import Job
 from .task import MOST_THREADS, ShardResult, ShardTask, rejects_name, rows_name, tar_name, write_shard
 
+_MOST_BEHIND = 2
+"""Parts, beside those being packed, that the output may have before it; more wait on the disk, or in its cache."""
+
 
 def pack(
     job: Job, progress: ProgressCallback | None, early: list[Worker] | None, following: Following | None = None
@@ -70,6 +73,7 @@ def pack(
         on_result=keep,
         on_progress=tell,
         early=early,
+        hold=None if following is None else lambda: following.behind > job.workers + _MOST_BEHIND,
     )
     return [results[number] for number in range(len(job.plan.tasks))], resumed
 
@@ -104,7 +108,7 @@ def _task(job: Job, number: int, start: int, stop: int) -> ShardTask:
         check=job.plan.options.check,
         image=job.plan.options.image,
         on_error=job.request.on_error,
-        use="staged" if job.output.kind == "lmdb" else "published",
+        use=job.tars,
         threads=min(job.cores, MOST_THREADS),
     )
 

@@ -82,6 +82,11 @@ class Plan:
     tool_version: str
 
     @property
+    def bytes_without_images(self) -> int:
+        """Size that the tars are planned to have where the images are not in them."""
+        return sum(_END_OF_TAR + _SMALL_MEMBERS * (stop - start) for start, stop in self.tasks)
+
+    @property
     def fingerprint(self) -> str:
         """Hex digest of everything but the input's state."""
         text = json.dumps([asdict(self.options), self.part, self.tool_version], sort_keys=True)

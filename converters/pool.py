@@ -20,6 +20,8 @@ from . import worker as worker_module
 ATTEMPTS = 3
 """Times a task is started before a dying worker counts as the task's fault, not the machine's."""
 
+_HELD_SECONDS = 0.02
+
 
 @dataclass(eq=False)
 class Worker:
@@ -62,6 +64,7 @@ def run_tasks(
     on_death: Callable[[int, str], None] | None = None,
     attempts: int = ATTEMPTS,
     early: list[Worker] | None = None,
+    hold: Callable[[], bool] | None = None,
 ) -> None:
     """Call `function(*task, report=...)` for each task, in worker processes, and hand back each result.
 
@@ -74,6 +77,7 @@ def run_tasks(
         on_death: called with (task number, how the worker ended) after the last attempt, instead of raising.
         attempts: times a task is started before its worker's death counts.
         early: of `early_workers`, for the same function.
+        hold: asked before a task is started; while it is true, none is.
 
     Raises:
         WellfedError: the first one that a task raises; the other workers are ended.
@@ -87,11 +91,15 @@ def run_tasks(
         while remaining:
             while waiting and len(team) < workers:
                 team.append(early.pop() if early else _start(function))
+            held = False
             for idle in team:
+                held = idle.task is None and bool(waiting) and hold is not None and hold()
+                if held:
+                    break
                 if idle.task is None and waiting:
                     _give(idle, waiting.popleft(), function, tasks, started)
             busy = {each.connection: each for each in team if each.task is not None}
-            for ready in wait(list(busy), timeout=1.0):
+            for ready in wait(list(busy), timeout=_HELD_SECONDS if held else 1.0):
                 member = busy[ready]  # type: ignore[index]
                 number = member.task
                 assert number is not None

@@ -106,11 +106,20 @@ class Job:
     most_rejects: int | None
 
     @property
+    def tars(self) -> Literal["published", "staged", "without_images"]:
+        """What the packed tars are for. An LMDB takes images that are stored as they are from a source that can be
+        read again: staging them costs writing and reading all of them once more."""
+        if self.output.kind == "webdataset":
+            return "published"
+        return "without_images" if self.source.rereads and self.plan.options.image.kind == "keep" else "staged"
+
+    @property
     def bytes_needed(self) -> int:
         """The most disk space in use while converting, as far as the input knows the sizes."""
         row, name = self._row_bytes()
         listing = 40 * len(self.source)
-        beside = self.plan.staged_bytes + self._bytes_beyond_tars + listing
+        staged = self.plan.bytes_without_images if self.tars == "without_images" else self.plan.staged_bytes
+        beside = staged + self._bytes_beyond_tars + listing
         return beside + self.selection.found * (2 * row + name) + (1 << 20)
 
     @property

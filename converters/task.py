@@ -47,7 +47,8 @@ class ShardTask:
         destination: for messages.
         number: position in the plan.
         start, stop: planned numbers.
-        use: of the tar; see `TarWriter`.
+        use: of the tar; see `TarWriter`. One "without_images" is staged and holds all else; its rows have 0 as the
+            images' offset.
         threads: that check and change images, where that decodes them.
     """
 
@@ -62,7 +63,7 @@ class ShardTask:
     check: CheckName
     image: ImageOption
     on_error: Literal["reject", "fail"]
-    use: Literal["published", "staged"]
+    use: Literal["published", "staged", "without_images"]
     threads: int = 1
 
 
@@ -128,7 +129,9 @@ def write_shard(task: ShardTask, *, report: Callable[[Any], None]) -> ShardResul
         source = open_saved(task.kind, task.source, Path(task.saved))
         order = load_order(Path(task.saved))
         packing = _Packing(task, source, Layout.of(source.fields), order, report)
-        with TarWriter(staging / tar_name(task.number), use=task.use) as tar:
+        with TarWriter(
+            staging / tar_name(task.number), use="published" if task.use == "published" else "staged"
+        ) as tar:
             packing.run(tar)
         if packing.stored:
             buffer = io.BytesIO()
@@ -184,9 +187,10 @@ class _Packing:
         report: Callable[[Any], None],
     ) -> None:
         self._task, self._source, self._layout, self._order, self._report = task, source, layout, order, report
-        # Asked once; and a plain dictionary where nothing is refused, since the search costs more than reading a header.
+        # Asked once; a plain dictionary where nothing is refused, since the search costs more than a header.
         self._refused, self._labels = source.refused or {}, source.labels
         self._members = tuple(layout.members.items())
+        self._stores_images = task.use != "without_images"
         self._row = row_struct(tuple(layout.members))
         self._rows = bytearray(self._row.size * (task.stop - task.start))
         self.rejects: list[Reject] = []
@@ -320,7 +324,9 @@ class _Packing:
         row += (mode_code(head.mode), head.ext.encode("ascii"))
         for field, extension in self._members:
             value = values[field]
-            offset = tar.add(member_name(sample.key, extension or head.ext), value)
+            offset = 0
+            if self._stores_images or field != "image":
+                offset = tar.add(member_name(sample.key, extension or head.ext), value)
             row += (offset, len(value), xxhash.xxh3_64_intdigest(value))
         self._row.pack_into(self._rows, self._row.size * self.stored, *row)
         self.stored += 1

@@ -164,6 +164,12 @@ class Input(Protocol):
         """Hex digest that also changes when a sample was written again: whether a killed run may continue."""
         ...
 
+    @property
+    def rereads(self) -> bool:
+        """Whether reading a sample once more costs little: a local file, not to be unpacked. If not, images that are
+        needed twice are kept on the disk in between."""
+        ...
+
     def __len__(self) -> int: ...
 
     def name(self, row: int) -> bytes:

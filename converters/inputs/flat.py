@@ -25,6 +25,7 @@ class FlatInput(ListedInput):
     """All files below a folder, in the order of their relative paths; see `Input` for the contract."""
 
     kind = "flat"
+    rereads = True
 
     @classmethod
     def list(cls, location: str, options: InputOptions) -> Self:

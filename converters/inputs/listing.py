@@ -93,9 +93,11 @@ class ListedInput:
 
     Attributes:
         location: as the user gave it.
+        rereads: see `Input`.
     """
 
     kind: ClassVar[str]
+    rereads: ClassVar[bool] = False
 
     def __init__(self, location: str, listing: Listing) -> None:
         self.location = location

@@ -43,6 +43,7 @@ class StoredInput(ListedInput):
     """
 
     kind = "stored"
+    rereads = True
 
     def __init__(self, location: str, listing: Listing) -> None:
         super().__init__(location, listing)

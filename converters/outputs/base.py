@@ -19,7 +19,7 @@ class Part:
 
     Attributes:
         tar: its staged tar.
-        rows_path: its index rows, an .npy file; offsets count in the tar.
+        rows_path: its index rows, an .npy file; offsets count in the tar, and 0 is that of an image outside of it.
         samples, size, sha256: of the tar.
         members: stored fields in order, with their extensions; None for the image's, which is in the rows.
     """
@@ -64,6 +64,11 @@ class Follower(Protocol):
         """The next part in the plan's order. Raises what failed on earlier ones."""
         ...
 
+    @property
+    def behind(self) -> int:
+        """Parts added and not begun yet. Raises what failed on earlier ones."""
+        ...
+
 
 class Output(Protocol):
     """A way to store; stateless. Equal parts give equal bytes, in any process, and a killed `assemble` starts again."""
@@ -74,12 +79,14 @@ class Output(Protocol):
         """Disk space that `assemble` needs beside the staged tars, from the samples' planned sizes."""
         ...
 
-    def follow(self, sizes: np.ndarray, scratch: Path, final: Path) -> Follower:
+    def follow(self, sizes: np.ndarray, scratch: Path, final: Path, read: Callable[[int], bytes]) -> Follower:
         """What is to be given the parts, in order, before `assemble`.
 
         Args:
             sizes: of the planned images, i8, bytes.
             scratch, final: empty folders, see `assemble`.
+            read: planned number to the image, from the source; for those outside of the parts' tars. Called in one
+                thread.
         """
         ...
 

@@ -1,6 +1,7 @@
 """LMDB: one writer over the staged tars, in their order, so that the bytes never depend on how they were made.
 
-It follows the workers: a tar is written into the environment as soon as it and all before it are packed.
+It follows the workers: a tar is written into the environment as soon as it and all before it are packed. Images that
+the source gives again are not in the tars: they are read from it, and held to the hash of what the worker checked.
 """
 
 from __future__ import annotations
@@ -14,16 +15,17 @@ from concurrent.futures import ThreadPoolExecutor
 from operator import itemgetter
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal, NamedTuple, Self
 
 import lmdb
 import numpy as np
 import xxhash
 
-from wellfed.pipeline.errors import ResourceError, WellfedError
+from wellfed.pipeline.errors import ResourceError, SourceChangedError, WellfedError
 from wellfed.pipeline.formats import Shard
 
 from ..files import out_of_space, sha256_of
+from ..writeback import Writeback
 from .base import Assembled, Follower, Part
 
 DATA_NAME = "data.mdb"
@@ -36,8 +38,6 @@ _SMALL_BYTES = 500
 """A sample's label and JSON, with their shares of leaf and branch pages."""
 
 _POPULATE = getattr(mmap, "MAP_POPULATE", 0)  # Linux
-
-Entry = tuple[bytes, memoryview]
 
 # LMDB's sizes (mdb.c 0.9): page header, node header, and the share of a page above which a value gets its own pages.
 _PAGE_HEADER, _NODE_HEADER, _KEY = 16, 8, 16
@@ -52,9 +52,9 @@ class LmdbOutput:
         """The environment, beside the tars it is written from."""
         return self._map_bytes(sizes)
 
-    def follow(self, sizes: np.ndarray, scratch: Path, final: Path) -> EnvironmentWriter:
+    def follow(self, sizes: np.ndarray, scratch: Path, final: Path, read: Callable[[int], bytes]) -> EnvironmentWriter:
         """Begin `data.mdb` from zero in an empty folder; parts are added while later ones are still packed."""
-        return EnvironmentWriter(scratch, self._map_bytes(sizes))
+        return EnvironmentWriter(scratch, self._map_bytes(sizes), read)
 
     def _map_bytes(self, sizes: np.ndarray) -> int:
         images = (sizes[start : start + _SIZES_AT_ONCE] for start in range(0, len(sizes), _SIZES_AT_ONCE))
@@ -114,10 +114,11 @@ class EnvironmentWriter:
     Args:
         scratch: an empty folder.
         size: of the map, bytes; enlarged where it does not do.
+        read: see `Output.follow`.
     """
 
-    def __init__(self, scratch: Path, size: int) -> None:
-        self._scratch, self._size = scratch, size
+    def __init__(self, scratch: Path, size: int, read: Callable[[int], bytes]) -> None:
+        self._scratch, self._size, self._read = scratch, size, read
         # Parts are small descriptions: any number may wait.
         self._parts: queue.SimpleQueue[Part | None] = queue.SimpleQueue()
         self._stopped = False
@@ -141,6 +142,12 @@ class EnvironmentWriter:
         """The next part, in order."""
         self._raise()
         self._parts.put(part)
+
+    @property
+    def behind(self) -> int:
+        """Parts added and not begun yet."""
+        self._raise()
+        return self._parts.qsize()
 
     def finish(self, on_samples: Callable[[int], None]) -> str:
         """Wait until all parts are written and synced; the file's SHA-256.
@@ -189,56 +196,86 @@ class EnvironmentWriter:
             writemap=False,
         )
         try:
-            for samples, batch in _batches(iter(self._parts.get, None)):
+            # The disk works beside the puts and the hash: a thread of its own, since the system may make it wait.
+            with open(self._scratch / DATA_NAME, "rb") as data, ThreadPoolExecutor(1) as disk:
+                writeback = Writeback(data.fileno())
+                for samples, batch in _batches(iter(self._parts.get, None)):
+                    if self._stopped:
+                        return
+                    self._commit(environment, batch)
+                    self._done += samples
+                    disk.submit(writeback.upto, os.fstat(data.fileno()).st_size)
                 if self._stopped:
                     return
-                _commit(environment, batch)
-                self._done += samples
-            if self._stopped:
-                return
-            with ThreadPoolExecutor(1) as pool:
-                # The disk works and this thread hashes at the same time; neither changes the file.
-                synced = pool.submit(environment.sync, True)
+                synced = disk.submit(environment.sync, True)
                 self._sha256 = sha256_of(self._scratch / DATA_NAME)
                 synced.result()
         finally:
             environment.close()
 
+    def _commit(self, environment: lmdb.Environment, batch: list[_Entry]) -> None:
+        while True:
+            try:
+                with environment.begin(write=True) as transaction:
+                    for entry in batch:
+                        if not transaction.put(entry.key, self._value(entry), append=True):
+                            raise WellfedError("keys must be written in ascending order", got=entry.key.decode("ascii"))
+                return
+            except lmdb.MapFullError as error:
+                # The whole transaction is void: it is written again into the larger map.
+                size = environment.info()["map_size"] * 2
+                if size > 1 << 46:
+                    raise ResourceError(
+                        "the environment must fit into memory addresses", got=f"{size} bytes"
+                    ) from error
+                environment.set_mapsize(size)
 
-def _commit(environment: lmdb.Environment, batch: list[Entry]) -> None:
-    while True:
-        try:
-            with environment.begin(write=True) as transaction:
-                for key, value in batch:
-                    if not transaction.put(key, value, append=True):
-                        raise WellfedError("keys must be written in ascending order", got=key.decode("ascii"))
-            return
-        except lmdb.MapFullError as error:
-            # The whole transaction is void: it is written again into the larger map.
-            size = environment.info()["map_size"] * 2
-            if size > 1 << 46:
-                raise ResourceError("the environment must fit into memory addresses", got=f"{size} bytes") from error
-            environment.set_mapsize(size)
+    def _value(self, entry: _Entry) -> memoryview | bytes:
+        """Read only now: LMDB copies it, and a batch of values held beside its copies takes memory and time."""
+        if entry.offset:
+            value: memoryview | bytes = entry.tar[entry.offset : entry.offset + entry.size]
+        else:
+            value = self._read(entry.number)
+        if xxhash.xxh3_64_intdigest(value) == entry.xxh3:
+            return value
+        if entry.offset:
+            raise _not_as_packed(entry.part)
+        raise SourceChangedError(
+            "the source must not change while it is converted",
+            got=f"the image of sample {entry.number}, which is not as it was checked",
+            remedy="Restore it and run the same command again, or use --overwrite to begin again.",
+        )
 
 
-def _batches(parts: Iterable[Part]) -> Iterator[tuple[int, list[Entry]]]:
+class _Entry(NamedTuple):
+    """A value to be put: where it lies, and the hash it must have; an offset of 0 is that of an image outside."""
+
+    key: bytes
+    number: int
+    part: Part
+    tar: memoryview
+    offset: int
+    size: int
+    xxh3: int
+
+
+def _batches(parts: Iterable[Part]) -> Iterator[tuple[int, list[_Entry]]]:
     """Entries in order of their keys, cut where the sizes say, never where the clock or a worker does."""
-    batch: list[Entry] = []
+    batch: list[_Entry] = []
     samples = weight = 0
     for part in parts:
-        # The map lives as long as the values that lie in it.
+        # The map lives as long as the entries that lie in it.
         tar = memoryview(_mapped(part.tar))
-        for row in _tuples(part):
-            image, fields = row
-            entries: list[Entry] = []
-            for extension, (offset, size, digest) in zip(part.members.values(), fields, strict=True):
-                value = tar[offset : offset + size]
-                if xxhash.xxh3_64_intdigest(value) != digest:
-                    raise _not_as_packed(part)
-                key, ext = image
-                entries.append((b"%010d.%s" % (key, extension.encode("ascii") if extension else ext), value))
-                weight += size
-            batch += sorted(entries, key=itemgetter(0))
+        for (number, ext), fields in _tuples(part):
+            entries = [
+                _Entry(
+                    b"%010d.%s" % (number, extension.encode("ascii") if extension else ext), number, part, tar, *place
+                )
+                for extension, place in zip(part.members.values(), fields, strict=True)
+            ]
+            entries.sort(key=itemgetter(0))
+            batch += entries
+            weight += sum(entry.size for entry in entries)
             samples += 1
             if weight >= _BATCH_BYTES or samples >= _BATCH_SAMPLES:
                 yield samples, batch

@@ -30,7 +30,7 @@ class WebDatasetOutput:
         """Index files: about 100 bytes a sample."""
         return 100 * len(sizes)
 
-    def follow(self, sizes: np.ndarray, scratch: Path, final: Path) -> IndexFollower:
+    def follow(self, sizes: np.ndarray, scratch: Path, final: Path, read: Callable[[int], bytes]) -> IndexFollower:
         """Writes each tar's `.idx` as soon as the tar is there; the tars are only renamed."""
         return IndexFollower(final)
 
@@ -66,11 +66,13 @@ class IndexFollower:
 
     Attributes:
         files: SHA-256 of the index files by name.
+        behind: see `Follower`.
     """
 
     def __init__(self, final: Path) -> None:
         self._final = final
         self.files: dict[str, str] = {}
+        self.behind = 0  # `add` does all
 
     def __enter__(self) -> Self:
         return self

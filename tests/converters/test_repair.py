@@ -12,7 +12,6 @@ import pytest
 
 from wellfed.converters import convert, pack
 from wellfed.converters.inputs import InputOptions
-from wellfed.converters.progress import ProgressCallback
 from wellfed.converters.repair import repair
 from wellfed.converters.request import Job
 from wellfed.converters.selection import SelectionOptions
@@ -64,9 +63,9 @@ def test_damaged_and_lost_shards_are_packed_again_and_no_other(
     packed: list[tuple[int, int]] = []
     real = pack.pack
 
-    def counting(job: Job, progress: ProgressCallback | None) -> Any:
+    def counting(job: Job, *further: Any) -> Any:
         packed.extend(job.plan.tasks)
-        return real(job, progress)
+        return real(job, *further)
 
     monkeypatch.setattr("wellfed.converters.repair.pack", counting)
     # when they are repaired, then these alone were made, two tasks were packed, and every byte is as it was

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageCms
 
+from wellfed.pipeline.decode.extension import native
 from wellfed.pipeline.decode.header import read_header
-from wellfed.pipeline.decode.jpegheader import plain_jpeg
+from wellfed.pipeline.decode.jpegheader import plain_jpeg, plain_jpeg_in_python
 from wellfed.pipeline.errors import SampleRejectedError
 
+Reader = Callable[[bytes], "tuple[int, int, str] | None"]
 SIZE = (40, 24)
+READERS = [plain_jpeg_in_python, *([native.plain_header] if native is not None else [])]
+"""In Python, and in C where the extension is built."""
+
+
+def resources(*blocks: bytes) -> bytes:
+    """A segment of Photoshop's."""
+    data = b"Photoshop 3.0\0" + b"".join(blocks)
+    return b"\xff\xed" + (2 + len(data)).to_bytes(2, "big") + data
+
+
+WHOLE = b"8BIM\x04\x04\0\0\0\0\0\x05abcde\0"
+NAMED = b"8BIM\x04\x0d\3abc\0\0\0\2xy"
 
 
 def encoded(mode: str, **options: object) -> bytes:
@@ -30,6 +45,8 @@ PLAIN = {
     "ICC": encoded("RGB", icc_profile=ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()),
     "comment": encoded("RGB", comment=b"a comment"),
 }
+PLAIN["Photoshop"] = PLAIN["RGB"].replace(b"\xff\xdb", resources(WHOLE, NAMED) + b"\xff\xdb", 1)
+PLAIN["Photoshop without resources"] = PLAIN["RGB"].replace(b"\xff\xdb", resources() + b"\xff\xdb", 1)
 
 
 def by_pillow(data: bytes) -> tuple[int, int, str] | None:
@@ -71,11 +88,24 @@ def with_exif() -> bytes:
         PLAIN["RGB"].replace(b"\xff\xc0\x00\x11\x08", b"\xff\xc0\x00\x11\x0c"),
         PLAIN["RGB"].replace(b"\xff\xc0\x00\x11\x08\x00\x18", b"\xff\xc0\x00\x11\x08\x00\x00"),
         PLAIN["RGB"].replace(b"\xff\xdb", b"\xff\xff\xdb"),
+        PLAIN["RGB"].replace(b"\xff\xdb", resources(WHOLE[:6]) + b"\xff\xdb", 1),
+        PLAIN["RGB"].replace(b"\xff\xdb", resources(WHOLE, WHOLE[:14]) + b"\xff\xdb", 1),
     ],
-    ids=["empty", "start only", "PNG", "EXIF", "XMP", "CMYK", "cut", "12 bits", "no rows", "padding"],
+    ids=[
+        *("empty", "start only", "PNG", "EXIF", "XMP", "CMYK", "cut", "12 bits", "no rows", "padding"),
+        *("resource without a name", "resource cut short"),
+    ],
 )
-def test_whatever_is_unusual_is_left_to_pillow(data: bytes) -> None:
-    assert plain_jpeg(data) is None
+@pytest.mark.parametrize("reader", READERS)
+def test_whatever_is_unusual_is_left_to_pillow(reader: Reader, data: bytes) -> None:
+    assert reader(data) is None
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("kind", PLAIN)
+def test_both_readers_answer_for_ordinary_headers(reader: Reader, kind: str) -> None:
+    assert reader(PLAIN[kind]) == (40, 24, "L" if kind == "L" else "RGB")
+    assert reader(PLAIN[kind]) == by_pillow(PLAIN[kind])
 
 
 def test_an_orientation_is_still_seen() -> None:
@@ -100,7 +130,10 @@ def test_it_never_says_what_pillow_does_not(kind: str, edits: list[tuple[int, in
         data[place % len(data)] = value
     damaged = bytes(data[:cut])
     # when the quick reader answers, then Pillow gives the same
-    answer = plain_jpeg(damaged)
+    answers = {reader(damaged) for reader in READERS}
+    # and both readers say it
+    assert len(answers) == 1
+    (answer,) = answers
     assert answer is None or answer == by_pillow(damaged)
 
 

@@ -40,10 +40,15 @@ def read_batch(path: Path) -> dict[str, Any]:
         ) from error
     if not isinstance(found, dict):
         raise UsageError(f"{path.name} must hold a dictionary", got=type(found).__name__)
-    return {
-        key.decode("latin-1") if isinstance(key, bytes) else str(key): value.values if _is_array(value) else value
-        for key, value in found.items()
-    }
+    named = {key.decode("latin-1") if isinstance(key, bytes) else str(key): value for key, value in found.items()}
+    empty = [name for name, value in named.items() if _is_array(value) and not hasattr(value, "values")]
+    if empty:
+        raise UsageError(
+            f"{path.name} must be a whole pickled batch of CIFAR",
+            got=f"an array without values for {empty[0]!r}",
+            remedy="It is damaged, cut short or of another kind; fetch it again.",
+        )
+    return {name: value.values if _is_array(value) else value for name, value in named.items()}
 
 
 def _check_sizes(data: bytes) -> None:

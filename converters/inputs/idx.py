@@ -54,7 +54,13 @@ def read_idx(path: Path, dimensions: int, *, prefix: bool) -> np.ndarray:
         entry = math.prod(shape[1:])
         shape = (len(body) // entry, *shape[1:])
         body = body[: math.prod(shape)]
-    return body.reshape(shape)
+    try:
+        return body.reshape(shape)
+    except ValueError as error:
+        # No bytes at all fit any size with a 0 in it, and NumPy has a largest one.
+        raise UsageError(
+            f"{path.name} must state a size that it can have", got=" x ".join(map(str, shape)), remedy=_DAMAGED
+        ) from error
 
 
 _DAMAGED = "The file is damaged or of another kind; fetch it again."

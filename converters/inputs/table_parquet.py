@@ -125,9 +125,12 @@ class ParquetTable:
         wanted = [path for path in paths.values() if path is not None]
         for group in range(len(self._starts) - 1):
             first = self._starts[group]
-            sizes = {name: self._average(group, name) for name in columns}
+            # pyarrow decodes text only where it is asked for: what is no UTF-8 is found here, not by reading.
+            with self._errors():
+                sizes = {name: self._average(group, name) for name in columns}
             for start, batch in self._light_batches(file, group, wanted):
-                read = {name: batch.column(name).to_pylist() for name in columns if paths[name] is not None}
+                with self._errors():
+                    read = {name: batch.column(name).to_pylist() for name in columns if paths[name] is not None}
                 for at in range(batch.num_rows if wanted else 0):
                     values = {name: _listed(read[name][at] if name in read else None, sizes[name]) for name in columns}
                     place = first + start + at

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import lmdb
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from wellfed.converters import convert, verify
@@ -20,6 +22,7 @@ from wellfed.converters.inputs import InputOptions
 from wellfed.converters.inputs.cifar_pickle import read_batch
 from wellfed.converters.inputs.idx import read_idx
 from wellfed.converters.inputs.lmdb_foreign import LmdbInput
+from wellfed.converters.inputs.table import TableInput
 from wellfed.converters.inputs.zip import ZipInput
 from wellfed.converters.outputs.webdataset import WIDS_NAME, dali_index
 from wellfed.converters.rejects import load_rejects
@@ -155,3 +158,32 @@ def test_an_lzma_members_dictionary_is_no_larger_than_the_member(tmp_path: Path)
     # then it is whole, and little memory was asked for
     assert image == b"image" * 30
     assert peak < 4 << 20
+
+
+def test_a_size_without_values_that_no_array_can_have(tmp_path: Path) -> None:
+    path = tmp_path / "train-images-idx3-ubyte"
+    path.write_bytes(bytes((0, 0, 8, 3)) + b"".join(size.to_bytes(4, "big") for size in (0, 0xFFFFFFFF, 0xFFFFFFFF)))
+    with pytest.raises(UsageError, match="0 x 4294967295 x 4294967295"):
+        read_idx(path, 3, prefix=False)
+
+
+def test_a_pickled_array_that_is_never_filled(tmp_path: Path) -> None:
+    # given a batch whose array is made and not given its values: GLOBAL, GLOBAL, (0,), b"b", REDUCE
+    path = tmp_path / "data_batch_1"
+    made = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(I0\ntS'b'\ntR"
+    path.write_bytes(b"(dS'data'\n" + made + b"s.")
+    with pytest.raises(UsageError, match="without values for 'data'"):
+        read_batch(path)
+
+
+def test_text_of_a_parquet_file_that_is_no_utf8(tmp_path: Path) -> None:
+    # given a table whose second path is damaged in its data page
+    path = tmp_path / "table.parquet"
+    table = pa.table({"path": ["c/0.jpg", "c/1.jpg"], "label": ["c", "c"]})
+    pq.write_table(table, path, compression="none", use_dictionary=False, write_statistics=False)
+    data = path.read_bytes()
+    assert data.count(b"c/1.jpg") == 1
+    path.write_bytes(data.replace(b"c/1.jpg", b"c/\xff.jpg"))
+    # when it is listed, then the file is said to be damaged
+    with pytest.raises(UsageError, match="must be whole"):
+        TableInput.list(str(path), InputOptions(image_column="path", label_column="label"))

@@ -16,7 +16,7 @@ from ..errors import CorruptSampleError, SampleRejectedError
 from ..formats import RepeatedSource, Source
 from .blocks import Blocks
 
-__all__ = ["BatchDecoder", "BatchTask", "Fetched", "HostBatch", "SampleFailure"]
+__all__ = ["BatchDecoder", "BatchTask", "Decoded", "Fetched", "HostBatch", "SampleFailure"]
 
 Side = Literal["cpu", "gpu"]
 
@@ -97,6 +97,25 @@ class Fetched:
     heights: np.ndarray
     orientations: np.ndarray
     unread: dict[int, str]
+
+
+@dataclass(kw_only=True)
+class Decoded:
+    """What one side has decoded, in the batches handed over so far.
+
+    Attributes:
+        batches, samples: how many.
+        reference: samples among them that the side's own decoder could not decode, and the CPU path did.
+    """
+
+    batches: int = 0
+    samples: int = 0
+    reference: int = 0
+
+    def add(self, batch: HostBatch) -> None:
+        self.batches += 1
+        self.samples += len(batch.rows)
+        self.reference += batch.reference
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,7 @@ each where o is in that tuple (EXIF 2.32, tag 0x0112)."""
 Turns = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
-def stored_boxes(
-    boxes: np.ndarray, widths: np.ndarray, heights: np.ndarray, orientations: np.ndarray
-) -> np.ndarray:
+def stored_boxes(boxes: np.ndarray, widths: np.ndarray, heights: np.ndarray, orientations: np.ndarray) -> np.ndarray:
     """The same crops before orientation is applied.
 
     Args:

@@ -43,7 +43,9 @@ class CpuPool:
         def decode(start: int, stop: int) -> list[SampleFailure]:
             return self._decoder.decode_part(batch, start, stop, drawn=drawing.result())
 
-        return [self._submit(decode, start, min(start + CHUNK_SAMPLES, count)) for start in range(0, count, CHUNK_SAMPLES)]
+        return [
+            self._submit(decode, start, min(start + CHUNK_SAMPLES, count)) for start in range(0, count, CHUNK_SAMPLES)
+        ]
 
     def decode_places(self, batch: HostBatch, fetched: Fetched, places: np.ndarray, out: torch.Tensor) -> list[Chunk]:
         """Decode these places of a batch whose samples are read into `out`, one row a place."""

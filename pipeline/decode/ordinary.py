@@ -1,11 +1,11 @@
-"""Which files every JPEG decoder turns into the same picture; the others are for the CPU path, which has the last word."""
+"""Which JPEGs every decoder turns into the same picture; all else is for the CPU path, which has the last word."""
 
 from __future__ import annotations
 
 __all__ = ["is_ordinary_jpeg"]
 
 _FRAMES = frozenset((0xC0, 0xC1, 0xC2))
-"""Baseline, extended and progressive Huffman. Arithmetic, lossless and hierarchical ones are refused by some decoders."""
+"""Baseline, extended and progressive Huffman. Some decoders refuse arithmetic, lossless and hierarchical ones."""
 
 _OTHER_FRAMES = frozenset((0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF))
 _BARE = frozenset((0x01, *range(0xD0, 0xD9)))

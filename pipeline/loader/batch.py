@@ -166,7 +166,8 @@ class BatchDecoder:
     ) -> HostBatch:
         """A batch with everything the index knows, and pixels still to be decoded, in one of `blocks` where given.
 
-        `pixels` are the caller's own, uint8 of shape (b, S, S, 3), on any device. Page-locked pixels come from torch's caching allocator instead, which uses them again by itself.
+        `pixels` are the caller's own, uint8 of shape (b, S, S, 3), on any device. Page-locked pixels come from torch's
+        caching allocator instead, which uses them again by itself.
         """
         shape = (len(task.rows), self.image_size, self.image_size, 3)
         count = len(task.rows)

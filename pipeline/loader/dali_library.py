@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 import torch
 
 from ..errors import MissingDependencyError
@@ -39,8 +37,6 @@ def dali_state() -> str:
     try:
         require_dali("cuda")
     except MissingDependencyError as error:
-        if find_spec("nvidia") is None or find_spec("nvidia.dali") is None:
-            return f"not installed; for the dali backend: {error.remedy}"
         return f"not usable ({error.rule}; got {error.got}): {error.remedy}"
     import nvidia.dali
 
@@ -53,7 +49,7 @@ def driver_cuda_major() -> int | None:
     """The newest CUDA major version that the driver runs; None without one."""
     if not torch.cuda.is_available():
         return None
-    return torch._C._cuda_getDriverVersion() // 1000
+    return int(torch._C._cuda_getDriverVersion()) // 1000  # type: ignore[attr-defined]
 
 
 def _torch_cuda_major() -> int:
@@ -74,4 +70,4 @@ def _dali_cuda_major(wanted: int) -> int:
             "backend='dali' needs an NVIDIA DALI that loads", got=str(error).splitlines()[0], remedy=remedy
         ) from error
     # 12986 is CUDA 12.9.86. GetCudaVersion() says 0 where there is no driver.
-    return int(backend.__cuda_version__) // 1000
+    return int(backend.__cuda_version__) // 1000  # type: ignore[attr-defined]

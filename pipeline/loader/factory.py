@@ -241,7 +241,7 @@ def _settings(given: Mapping[str, Any], tuned: TunedConfig | None, device: str) 
             )
     if given.get("gpu_share") is not None and choose("hybrid_schedule", DEFAULTS.hybrid_schedule) == "greedy":
         raise UsageError(
-            "gpu_share is for the fixed schedule of backend 'hybrid'; the greedy one gives a batch to whichever is free",
+            "gpu_share is for the fixed schedule of backend 'hybrid'; the greedy one gives batches to whoever is free",
             got=f"gpu_share={given['gpu_share']!r} with hybrid_schedule='greedy'",
             remedy="Leave one of them out.",
         )

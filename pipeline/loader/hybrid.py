@@ -14,15 +14,11 @@ from .blocks import Blocks
 from .cpu_pool import Chunk, CpuPool, failures_of, give_up
 from .dali import dali_engine
 from .device_engine import DeviceEngine
-from .engine_backend import EngineBackend, batches_ahead
+from .engine_backend import EngineBackend, batches_ahead, dali_threads
 from .engines import Route, Take
 from .nvjpeg import has_nvjpeg, nvjpeg_engine
 
 __all__ = ["CpuEngine", "HybridBackend", "spread_evenly"]
-
-DALI_THREADS = 4
-"""Host threads for DALI at most, of `num_workers`: with 4 of 15 the mix of one H200 was best. At least a quarter of few
-workers is left to it, and never less than one."""
 
 _PARTS = 10_000
 """The share is kept in whole parts of this, so that no rounding of floats moves a batch to the other side."""
@@ -42,19 +38,19 @@ class HybridBackend(EngineBackend):
 
     def __init__(self, decoder: BatchDecoder, config: LoaderConfig) -> None:
         settings = config.settings
-        dali_threads = min(DALI_THREADS, max(1, settings.num_workers // 4))
-        pool = CpuPool(decoder, max(1, settings.num_workers - dali_threads))
+        threads = dali_threads(settings.num_workers)
+        pool = CpuPool(decoder, max(1, settings.num_workers - threads))
         ahead = batches_ahead(decoder.batch_bytes(settings.batch_size), settings.prefetch_factor)
-        engines = (_gpu_engine(decoder, config, pool, dali_threads), CpuEngine(decoder, pool, spare=ahead + 2))
+        engines = (_gpu_engine(decoder, config, pool, threads), CpuEngine(decoder, pool, spare=ahead + 2))
         route = None
         if settings.hybrid_schedule == "fixed":
             route = spread_evenly(settings.gpu_share, settings.batch_size * config.world_size)
         super().__init__(pool, config, engines, route=route)
 
 
-def _gpu_engine(decoder: BatchDecoder, config: LoaderConfig, pool: CpuPool, dali_threads: int) -> DeviceEngine:
+def _gpu_engine(decoder: BatchDecoder, config: LoaderConfig, pool: CpuPool, threads: int) -> DeviceEngine:
     try:
-        return dali_engine(decoder, config, pool, threads=dali_threads)
+        return dali_engine(decoder, config, pool, threads=threads)
     except MissingDependencyError:
         if torch.device(config.device).type != "cuda" or not has_nvjpeg():
             raise

@@ -85,8 +85,20 @@ def adobe(transform: int) -> bytes:
         frame_changed(jpeg(), 4, 12),
         adobe(0),
     ],
-    ids=["empty", "start only", "text", "PNG", "CMYK", "cut, with a whole thumbnail", "no end", "cut in its header"]
-    + ["arithmetic", "lossless", "12 bit", "stored as RGB"],
+    ids=[
+        "empty",
+        "start only",
+        "text",
+        "PNG",
+        "CMYK",
+        "cut, with a whole thumbnail",
+        "no end",
+        "cut in its header",
+        "arithmetic",
+        "lossless",
+        "12 bit",
+        "stored as RGB",
+    ],
 )
 def test_everything_else_is_not(data: bytes) -> None:
     assert not is_ordinary_jpeg(data, 40, 24)

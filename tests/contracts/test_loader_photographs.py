@@ -59,7 +59,8 @@ def test_photographs_are_within_the_stated_tolerance_of_pillows_crops(
 ) -> None:
     differences: list[float] = []
     options: dict[str, Any] = {"batch_size": 25, "image_size": SIZE, "augment": "train", "seed": 7, "fields": FIELDS}
-    with DataLoader(photographs, backend=backend, device=device, num_workers=2, **options) as loader:
+    opened: Any = DataLoader(photographs, backend=backend, device=device, num_workers=2, **options)
+    with opened as loader:
         for batch in loader:
             for image, row, box, flip in zip(
                 batch["image"].cpu(),
@@ -99,7 +100,8 @@ def test_odd_files_come_out_as_on_the_cpu_path(
 
     def load(backend: str, device: str) -> tuple[list[dict[str, torch.Tensor]], Any]:
         options: dict[str, Any] = {"batch_size": 16, "image_size": 64, "fields": FIELDS, "on_error": "skip"}
-        with DataLoader(tmp_path / "set", backend=backend, device=device, num_workers=2, **options) as loader:
+        opened: Any = DataLoader(tmp_path / "set", backend=backend, device=device, num_workers=2, **options)
+        with opened as loader:
             return list(loader), loader
 
     expected, _ = load("threads", "cpu")

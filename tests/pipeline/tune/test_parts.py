@@ -192,7 +192,7 @@ def test_the_hybrid_is_as_fast_as_the_side_that_is_slower_for_its_share() -> Non
 
 
 def test_the_shortlist_tries_the_device_s_backends_too() -> None:
-    curves = {name: fit_curve({4: 400.0}, cores=4) for name in ON_CUDA.backends}
+    curves: dict[str, Any] = {name: fit_curve({4: 400.0}, cores=4) for name in ON_CUDA.backends}
     chosen = [
         p for p, _ in shortlist(all_points([64], ON_CUDA, 224, pin_memory=True), Model({64: 600.0}, curves), count=6)
     ]

@@ -28,7 +28,7 @@ SIZE = 224
 
 NEAR = [
     pytest.param("dali", "cpu", marks=DALI),
-    pytest.param("hybrid", "cpu", marks=DALI),
+    pytest.param("hybrid", "cpu", marks=[DALI, pytest.mark.long]),
     pytest.param("dali", "cuda", marks=[DALI, pytest.mark.gpu]),
     pytest.param("hybrid", "cuda", marks=[DALI, pytest.mark.gpu]),
     pytest.param("nvjpeg", "cuda", marks=pytest.mark.gpu),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import torch
 
 from ..errors import MissingDependencyError
@@ -49,7 +51,10 @@ def driver_cuda_major() -> int | None:
     """The newest CUDA major version that the driver runs; None without one."""
     if not torch.cuda.is_available():
         return None
-    return int(torch._C._cuda_getDriverVersion()) // 1000  # type: ignore[attr-defined]
+    # PyTorch loaded the driver already; cuDriverGetVersion needs no context (CUDA Driver API, version management).
+    version = ctypes.c_int()
+    failed = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    return None if failed else version.value // 1000
 
 
 def _torch_cuda_major() -> int:

@@ -178,6 +178,14 @@ int wf_decode(wf_decoder *d, const uint8_t *data, size_t length, const wf_view *
         return d->errors.no_memory ? WF_MEMORY : WF_CORRUPT;
     }
     int status = run(d, data, length, view, out);
+    int reduced = d->jpeg.scale_denom > 1;
     jpeg_abort_decompress(&d->jpeg);
+    /* Damaged coefficients lie out of range: a reduced decode clips them elsewhere, and shows another picture. */
+    if (status == WF_OK && reduced && d->errors.base.num_warnings) {
+        wf_view full = *view;
+        full.headroom = 0;
+        status = run(d, data, length, &full, out);
+        jpeg_abort_decompress(&d->jpeg);
+    }
     return status;
 }

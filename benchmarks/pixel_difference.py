@@ -26,7 +26,9 @@ def differences(options: dict[str, Any], dataset: str, epochs: int) -> tuple[lis
     """Of each image, and how many crops are at least twice the size in both directions."""
     found, large = [], 0
     size = options["image_size"]
-    with DataLoader(dataset, shuffle=True, batch_size=32, fields=("image", "index", "box", "flip"), **options) as loader:
+    with DataLoader(
+        dataset, shuffle=True, batch_size=32, fields=("image", "index", "box", "flip"), **options
+    ) as loader:
         for _ in range(epochs):
             for batch in loader:
                 images = batch["image"].permute(0, 2, 3, 1).cpu().numpy().astype(int)
@@ -62,7 +64,9 @@ def main() -> int:
                 row = {**options, "images": len(found), "large_crops": large, "mean": round(float(np.mean(found)), 4)}
                 results.append({**row, "worst": round(max(found), 3)})
                 print(results[-1], file=sys.stderr)
-    print(json.dumps({"benchmark": "pixel_difference", "dataset": dataset, "decoder": native_state(), "results": results}))
+    print(
+        json.dumps({"benchmark": "pixel_difference", "dataset": dataset, "decoder": native_state(), "results": results})
+    )
     return 0
 
 

@@ -94,7 +94,9 @@ def test_only_undamaged_crops_of_twice_the_size_are_reduced(encode: Callable[...
     data, box = encode("JPEG", quality=90), (0, 0, 64, 48)
 
     def reduced(image: bytes, size: int) -> bool:
-        return not np.array_equal(decode([image], [box], [False], size, "fast")[0], decode([image], [box], [False], size)[0])
+        return not np.array_equal(
+            decode([image], [box], [False], size, "fast")[0], decode([image], [box], [False], size)[0]
+        )
 
     # 48 high: twice 24, not twice 25.
     assert [reduced(data, 24), reduced(data, 25)] == [True, False]

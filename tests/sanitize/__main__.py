@@ -19,7 +19,8 @@ import tempfile
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-FLAGS = "-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -O1 -g"
+FLAGS = "-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -O1 -g -fno-wrapv"
+"""Python's own flags have -fwrapv, which would allow what must not overflow."""
 REPORT = re.compile(r"ERROR: AddressSanitizer|runtime error:|Sanitizer:DEADLYSIGNAL")
 OURS = re.compile(r"pipeline/decode/native|_jpeg\.abi3\.so|libjpeg")
 """Frames of a leak's stack that make it ours; Python and its libraries keep memory to their end."""
@@ -59,16 +60,18 @@ def run(extension: Path, folder: Path, given: argparse.Namespace, seed: int) -> 
         "LD_PRELOAD": runtime(),
         "PYTHONMALLOC": "malloc",  # so that each Python object has guarded memory of its own
         "ASAN_OPTIONS": f"log_path={logs}:detect_leaks=1:allocator_may_return_null=1",
-        "UBSAN_OPTIONS": f"log_path={logs}:print_stacktrace=1",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
         "LSAN_OPTIONS": "exitcode=0",
         "PYTHONPATH": str(REPOSITORY / "tests"),
     }
     command = [sys.executable, "-m", "sanitize.hostile", str(extension), str(folder / "input"), str(given.seconds)]
-    ended = subprocess.run([*command, str(seed), *map(str, given.images)], env=environment)
+    # UndefinedBehaviorSanitizer writes to standard error whatever its log_path says.
+    with open(f"{logs}.stderr", "w") as stderr:
+        ended = subprocess.run([*command, str(seed), *map(str, given.images)], env=environment, stderr=stderr)
     findings = [] if ended.returncode == 0 else [f"the process ended with {ended.returncode}"]
     for path in sorted(folder.glob("report.*")):
         text = path.read_text(errors="replace")
-        if REPORT.search(text):
+        if REPORT.search(text) or (ended.returncode and path.suffix == ".stderr" and text):
             findings.append(text)
         findings += [leak for leak in re.split(r"\n\n", text) if "leak of" in leak and OURS.search(leak)]
     return findings

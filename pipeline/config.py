@@ -21,6 +21,7 @@ __all__ = [
     "LoaderConfig",
     "LoaderSettings",
     "OnError",
+    "Order",
     "Tail",
     "TuneRequest",
     "TunedConfig",
@@ -31,6 +32,8 @@ BackendName = Literal["processes", "threads"]
 Augment = Literal["train", "eval"]
 Tail = Literal["drop", "pad", "partial"]
 OnError = Literal["raise", "skip"]
+Order = Literal["global", "sharded"]
+Balance = Literal["class"]
 FieldName = Literal["image", "class", "index", "key", "box", "flip", "valid"]
 
 SCHEMA_VERSION = 1
@@ -212,6 +215,8 @@ class LoaderConfig(_Json):
         settings: the knobs of speed.
         shuffle: a new order each epoch, from (seed, epoch); otherwise the order of the keys.
         seed: of order, crops and flips; 0 .. 2**63-1.
+        order: "global" shuffles all samples; "sharded" reads shuffled shards in sequence and mixes within a window.
+        balance: "class" draws every class equally often; None takes each sample once.
         tail: what happens to samples that fill no whole batch over all ranks.
         augment: "train" is RandomResizedCrop(0.08..1, 3/4..4/3) and a horizontal flip; "eval" resizes the shorter
             side to image_size * 256/224 and crops the centre.
@@ -230,6 +235,8 @@ class LoaderConfig(_Json):
     settings: LoaderSettings
     shuffle: bool = False
     seed: int = 0
+    order: Order = "global"
+    balance: Balance | None = None
     tail: Tail = "partial"
     augment: Augment = "eval"
     image_size: int = 224
@@ -248,6 +255,8 @@ class LoaderConfig(_Json):
             raise ConfigError("settings must be a LoaderSettings", got=self.settings, remedy="Give LoaderSettings.")
         _check_bool("shuffle", self.shuffle)
         _check_int("seed", self.seed, 0, (1 << 63) - 1)
+        _check_choice("order", self.order, get_args(Order))
+        _check_choice("balance", self.balance, (*get_args(Balance), None))
         _check_choice("tail", self.tail, get_args(Tail))
         _check_choice("augment", self.augment, get_args(Augment))
         _check_int("image_size", self.image_size, 1, 4096)

@@ -108,6 +108,7 @@ def test_the_state_counts_what_was_handed_over(open_loader: Any) -> None:
     assert states[0] == {
         "seed": 5,
         "shuffle": False,
+        "sampling": "global",
         "epoch": 0,
         "position": 0,
         "fingerprint": loader.dataset.fingerprint,
@@ -149,7 +150,7 @@ def test_a_rank_with_no_batch_in_any_epoch_ends_at_once(open_loader: Any, worker
         ({"position": 12}, "position of a state must be a whole number from 0 to 11; got 12"),
         ({"position": -1}, "position of a state"),
         ({"epoch": "2"}, "epoch of a state"),
-        ({"more": 0}, "holds exactly seed, shuffle, epoch, position, fingerprint"),
+        ({"more": 0}, "holds exactly seed, shuffle, sampling, epoch, position, fingerprint"),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused(open_loader: Any, change: dict[str, Any], message: str) -> None:

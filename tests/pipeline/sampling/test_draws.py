@@ -118,5 +118,5 @@ def test_a_mix_holds_its_shares_in_every_stretch() -> None:
     assert (epoch.rows < 100).sum() == 60
     # Twenty of ten samples: each twice, once as a repeat.
     again = epoch.rows >= 100
-    assert Counter(epoch.rows[again].tolist()) == {row: 2 for row in range(100, 110)}
+    assert Counter(epoch.rows[again].tolist()) == dict.fromkeys(range(100, 110), 2)
     assert epoch.repeats[again].tolist() == sorted(epoch.repeats[again].tolist())

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,7 +154,11 @@ class _Json:
         missing = [name for name in needed if name not in values]
         if missing:
             raise ConfigError(f"{where} lacks required fields", got=", ".join(missing), remedy="Add them.")
-        return cls(**values)
+        try:
+            return cls(**values)
+        except ConfigError as error:
+            # A value out of range is as wrong as an unknown field, and as hard to find without its file.
+            raise type(error)(f"{where}: {error.rule}", got=error.got, remedy=error.remedy) from error
 
     @classmethod
     def from_json(cls, text: str, *, where: str = "the configuration") -> Self:
@@ -367,3 +372,19 @@ class TunedConfig(_Json):
         for name in ("dataset", "machine", "step", "versions", "measured"):
             if not isinstance(getattr(self, name), Mapping):
                 raise ConfigError(f"{name} must be a JSON object", got=getattr(self, name), remedy="Write it anew.")
+        # Without these nothing would tell that the file is used on another dataset or with another step.
+        for part, facts in (("dataset", ("fingerprint", "samples")), ("step", ("name", "device", "image_size"))):
+            if missing := [fact for fact in facts if fact not in getattr(self, part)]:
+                raise ConfigError(
+                    f"{part} of a tuned config must hold {', '.join(facts)}",
+                    got=f"no {', '.join(missing)}",
+                    remedy="Give the file that wellfed tune wrote, or run it again.",
+                )
+        _check_text("dataset.fingerprint", self.dataset["fingerprint"])
+        _check_int("dataset.samples", self.dataset["samples"], 1)
+        _check_text("step.name", self.step["name"])
+        _check_text("step.device", self.step["device"])
+        _check_int("step.image_size", self.step["image_size"], 1, 4096)
+        for figure, value in self.measured.items():
+            if value is not None:
+                _check_number(f"measured.{figure}", value, -sys.float_info.max, sys.float_info.max)

@@ -12,10 +12,11 @@ from ..config import Augment, OnError
 from ..decode.augment import crop_parameters, oriented_size
 from ..decode.chunk import decode_chunk
 from ..decode.cpu import image_frame
-from ..errors import CorruptSampleError, SampleRejectedError
+from ..errors import CorruptSampleError, SampleRejectedError, words_of
 from ..formats import Mix, RepeatedSource, Source
 from ..sampling import with_repeats
 from .blocks import Blocks
+from .memory import does_not_fit
 
 __all__ = ["BatchDecoder", "BatchTask", "HostBatch", "SampleFailure"]
 
@@ -128,14 +129,13 @@ class BatchDecoder:
         """A batch with everything the index knows, and pixels still to be decoded, in one of `blocks` where given.
 
         Page-locked pixels come from torch's caching allocator instead, which uses them again by itself.
+
+        Raises:
+            ResourceError: memory does not hold the batch.
         """
-        shape = (len(task.rows), self.image_size, self.image_size, 3)
         count = len(task.rows)
         index = self.source.index[task.rows]
-        if blocks is None or self.pin_memory:
-            pixels = torch.empty(shape, dtype=torch.uint8, pin_memory=self.pin_memory)
-        else:
-            pixels = blocks.uint8(shape)
+        pixels = self._pixels(count, blocks)
         batch = HostBatch(
             task=task,
             images=pixels.permute(0, 3, 1, 2),
@@ -149,6 +149,16 @@ class BatchDecoder:
         if self.pin_memory:
             batch.labels = batch.labels.pin_memory()
         return batch
+
+    def _pixels(self, count: int, blocks: Blocks | None) -> torch.Tensor:
+        shape = (count, self.image_size, self.image_size, 3)
+        try:
+            if blocks is None or self.pin_memory:
+                return torch.empty(shape, dtype=torch.uint8, pin_memory=self.pin_memory)
+            return blocks.uint8(shape)
+        except (MemoryError, RuntimeError) as error:
+            # torch has no class for want of host memory; an empty tensor fails for nothing else.
+            raise does_not_fit(count, self.batch_bytes(count), words_of(error)) from error
 
     def draw(self, batch: HostBatch) -> bool:
         """Draw the crops and flips of the whole batch, where the index knows all sizes; say whether it was done.

@@ -175,8 +175,14 @@ def _torch(dataset: Any, arguments: dict[str, Any]) -> Any:
 
 
 def _stored(source: str | Path | Source, arguments: dict[str, Any]) -> ImageLoader:
-    # None is torch's default of all of these, so a call that spells it out still works.
-    given = {name: value for name, value in arguments.items() if not (name in _TORCH_ONLY and value is None)}
+    if "batch_size" in arguments and arguments["batch_size"] is None:
+        raise UsageError(
+            "batch_size=None turns batching off in torch; a stored dataset is loaded in batches",
+            got="batch_size=None",
+            remedy="Give a number, or leave it out for that of tuned=, else 1.",
+        )
+    # None stands for an argument that is left out, as it is torch's default of most.
+    given = {name: value for name, value in arguments.items() if value is not None}
     for name, instead in _TORCH_ONLY.items():
         if name in given:
             raise UsageError(

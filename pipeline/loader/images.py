@@ -13,9 +13,11 @@ from ..config import LoaderConfig
 from ..errors import ConfigError, UsageError
 from ..formats.base import Source
 from ..sampling import BatchPlan, EpochRows, Sampling, cut_batches, steps_left
+from ..hardware.memory import available_memory
 from .backend import Backend, BatchStream, open_backend
 from .batch import BatchDecoder, BatchTask, HostBatch
 from .device import check_device, deliver
+from .memory import check_host_memory
 from .readahead import announced
 from .selection import make_sampling
 
@@ -57,6 +59,7 @@ class ImageLoader:
             that do not go together.
         ConfigError: a subset or weights that do not fit the dataset.
         DeviceError: the device cannot be used.
+        ResourceError: memory does not hold two batches.
     """
 
     def __init__(
@@ -85,6 +88,14 @@ class ImageLoader:
             image_size=config.image_size,
             on_error=config.on_error,
             pin_memory=config.settings.pin_memory and torch.cuda.is_available(),
+        )
+        batch_size = config.settings.batch_size
+        if config.tail != "pad":
+            batch_size = min(batch_size, self._samples)
+        check_host_memory(
+            batch_size=batch_size,
+            batch_bytes=decoder.batch_bytes(batch_size),
+            available_bytes=available_memory().value,
         )
         self._backend: Backend = open_backend(decoder, config)
         self._place = _Place(0)
@@ -260,6 +271,13 @@ class ImageLoader:
         self._iteration = None
         self._stream = self._stream_place = None
         self._closing()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise UsageError(
+            "a loader has workers and cannot be copied or pickled",
+            got=f"a loader over {self.dataset.location}",
+            remedy="Make it in the process that uses it; state_dict() carries its place over.",
+        )
 
     def __enter__(self) -> ImageLoader:
         return self

@@ -9,18 +9,18 @@ from wellfed.pipeline.errors import SampleRejectedError
 from .assemble import assemble
 from .destination import Destination
 from .follow import Following, following
-from .pool import run_tasks
+from .pool import Worker, run_tasks
 from .progress import ProgressCallback, Tally
 from .request import Job
 from .task import MOST_THREADS, ShardResult, ShardTask, rejects_name, rows_name, tar_name, write_shard
 
 
 def pack(
-    job: Job, progress: ProgressCallback | None, following: Following | None = None
+    job: Job, progress: ProgressCallback | None, early: list[Worker] | None, following: Following | None = None
 ) -> tuple[list[ShardResult], int]:
     """All results in the plan's order, and the number of samples that were found finished.
 
-    `following` is told of each result.
+    Workers are taken from `early` first (see `early_workers`); `following` is told of each result.
 
     Raises:
         SampleRejectedError: more samples were rejected than may be; finished shards are kept.
@@ -69,14 +69,15 @@ def pack(
         describe=lambda position, last: _where(waiting[position], last),
         on_result=keep,
         on_progress=tell,
+        early=early,
     )
     return [results[number] for number in range(len(job.plan.tasks))], resumed
 
 
-def pack_and_assemble(job: Job, progress: ProgressCallback | None) -> int:
+def pack_and_assemble(job: Job, progress: ProgressCallback | None, early: list[Worker] | None = None) -> int:
     """Everything up to publishing; the number of samples that were found finished."""
     with following(job) as followed:
-        results, resumed = pack(job, progress, followed)
+        results, resumed = pack(job, progress, early, followed)
         assemble(
             job.source,
             job.selection,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
@@ -21,11 +22,33 @@ ATTEMPTS = 3
 
 
 @dataclass(eq=False)
-class _Worker:
+class Worker:
+    """A worker process, and what it is at.
+
+    Attributes:
+        task: number of the one it was given; None while it is idle.
+        progress: what it reported last.
+    """
+
     process: subprocess.Popen[bytes]
     connection: Connection
     task: int | None = None
     progress: Any = None
+
+
+@contextmanager
+def early_workers(function: Callable[..., Any], count: int) -> Iterator[list[Worker]]:
+    """Workers that get ready for tasks of a function while the caller still plans them.
+
+    `run_tasks` takes what it needs out of the list; the rest is ended with the block.
+    """
+    workers: list[Worker] = []
+    try:
+        while len(workers) < count:
+            workers.append(_start(function))
+        yield workers
+    finally:
+        _end(workers)
 
 
 def run_tasks(
@@ -38,6 +61,7 @@ def run_tasks(
     on_progress: Callable[[int, Any], None] = lambda task, value: None,
     on_death: Callable[[int, str], None] | None = None,
     attempts: int = ATTEMPTS,
+    early: list[Worker] | None = None,
 ) -> None:
     """Call `function(*task, report=...)` for each task, in worker processes, and hand back each result.
 
@@ -49,6 +73,7 @@ def run_tasks(
         on_progress: (task number, value) for each `report` in a worker.
         on_death: called with (task number, how the worker ended) after the last attempt, instead of raising.
         attempts: times a task is started before its worker's death counts.
+        early: of `early_workers`, for the same function.
 
     Raises:
         WellfedError: the first one that a task raises; the other workers are ended.
@@ -56,12 +81,12 @@ def run_tasks(
     """
     waiting = deque(range(len(tasks)))
     started = [0] * len(tasks)
-    team: list[_Worker] = []
+    team: list[Worker] = []
     remaining = len(tasks)
     try:
         while remaining:
             while waiting and len(team) < workers:
-                team.append(_start())
+                team.append(early.pop() if early else _start(function))
             for idle in team:
                 if idle.task is None and waiting:
                     _give(idle, waiting.popleft(), function, tasks, started)
@@ -99,32 +124,38 @@ def run_tasks(
                     remaining -= 1
                     on_result(number, value)
     finally:
-        for member in team:
-            member.connection.close()
-            member.process.kill()
-        for member in team:
-            member.process.wait()
+        _end(team)
 
 
-def _start() -> _Worker:
+def _end(team: list[Worker]) -> None:
+    for member in team:
+        member.connection.close()
+        member.process.kill()
+    for member in team:
+        member.process.wait()
+
+
+def _start(function: Callable[..., Any]) -> Worker:
     ours, theirs = Pipe()
     # Blocked until the worker ignores it: an interrupt while it starts would print its traceback.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         process = subprocess.Popen(
-            worker_module.command(theirs.fileno()),
+            worker_module.command(theirs.fileno(), function.__module__),
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
+            # NumPy's threads would only spin beside the other workers.
+            env={"OPENBLAS_NUM_THREADS": "1", **os.environ},
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         theirs.close()
-    return _Worker(process, ours)
+    return Worker(process, ours)
 
 
 def _give(
-    member: _Worker, number: int, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], started: list[int]
+    member: Worker, number: int, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], started: list[int]
 ) -> None:
     member.task = number
     started[number] += 1
@@ -133,7 +164,7 @@ def _give(
         member.connection.send((function, tasks[number]))
 
 
-def _bury(member: _Worker) -> str:
+def _bury(member: Worker) -> str:
     member.connection.close()
     # Its end of the pipe is closed, so it is dying or beyond use.
     with suppress(subprocess.TimeoutExpired):

@@ -161,7 +161,7 @@ def _from_source(
     if numbers is None:
         pack_and_assemble(job, progress)
         return job.destination.staged()
-    pack(job, progress)
+    pack(job, progress, None)
     places = {task: place for place, task in enumerate(sorted(numbers.values()))}
     made = {name: job.destination.tasks / tar_name(places[task]) for name, task in numbers.items()}
     made = {name: path for name, path in made.items() if path.is_file()}

@@ -65,6 +65,11 @@ class Request:
             )
 
     @property
+    def cores(self) -> int:
+        """Workers asked for, or one for each usable core."""
+        return self.workers or max(1, int(usable_cores().value or 1))
+
+    @property
     def plan_options(self) -> PlanOptions:
         """What decides the published bytes."""
         return PlanOptions(
@@ -147,7 +152,7 @@ def prepare(request: Request) -> list[Job]:
         source = list_input(location, request.input)
     Layout.of(source.fields)
     jobs = []
-    cores = request.workers or max(1, int(usable_cores().value or 1))
+    cores = request.cores
     for part, selection in select(source, request.selection).items():
         if request.on_error == "fail":
             for row in _refused_rows(source, selection):

@@ -19,10 +19,13 @@ from .files import disk_errors
 from .inputs import InputOptions
 from .pack import pack, pack_and_assemble
 from .plan import CheckName, OutputName
+from .pool import Worker, early_workers
 from .progress import ProgressCallback
 from .request import DEFAULT_SHARD_BYTES, Job, OnRejected, Request, prepare
 from .selection import SelectionOptions
-from .task import ShardResult
+from .task import ShardResult, write_shard
+
+_EARLY_WORKERS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +135,9 @@ def convert(
 def run(request: Request, *, progress: ProgressCallback | None = None) -> ConversionResult:
     """Do what was asked for; see `convert`."""
     started = time.perf_counter()
-    with disk_errors(Path(request.dst)):
+    # They load what they need while the source is listed. More than a few may turn out to have no task.
+    ready = min(_EARLY_WORKERS, request.cores)
+    with disk_errors(Path(request.dst)), early_workers(write_shard, ready) as early:
         jobs = prepare(request)
         # A run that was killed between two parts finds the first of them done.
         done = [len(jobs) > 1 and not request.overwrite and _is_done(job) for job in jobs]
@@ -140,11 +145,11 @@ def run(request: Request, *, progress: ProgressCallback | None = None) -> Conver
             done = [False] * len(jobs)
         left = [job for job, finished in zip(jobs, done, strict=True) if not finished]
         if len(jobs) > 1:
-            packed = _pack_parts(left, progress)
+            packed = _pack_parts(left, progress, early)
             for job in left:
-                _convert(job, progress)
+                _convert(job, progress, early)
         else:
-            packed = {job.plan.part: _convert(job, progress) for job in left}
+            packed = {job.plan.part: _convert(job, progress, early) for job in left}
         results = {job.plan.part: _result(job, packed.get(job.plan.part, job.selection.found), started) for job in jobs}
     if None in results:
         return results[None]
@@ -191,7 +196,7 @@ def _sum(request: Request, parts: Mapping[str, ConversionResult], seconds: float
     )
 
 
-def _pack_parts(jobs: list[Job], progress: ProgressCallback | None) -> dict[str | None, int]:
+def _pack_parts(jobs: list[Job], progress: ProgressCallback | None, early: list[Worker]) -> dict[str | None, int]:
     """Pack the parts of a split before any of them is published: none is, where one of them cannot be.
 
     Returns:
@@ -205,7 +210,7 @@ def _pack_parts(jobs: list[Job], progress: ProgressCallback | None) -> dict[str 
         fresh[0].destination.check_space(sum(job.bytes_needed for job in fresh))
     root = Path(jobs[0].request.dst)
     made = [path for path in (*(job.destination.path for job in jobs), root) if not path.exists()]
-    resumed = {job.plan.part: _convert(job, progress, until="packed") for job in jobs}
+    resumed = {job.plan.part: _convert(job, progress, early, until="packed") for job in jobs}
     try:
         for job in jobs:
             packed = [ShardResult.load(job.destination.tasks, number) for number in range(len(job.plan.tasks))]
@@ -222,7 +227,12 @@ def _pack_parts(jobs: list[Job], progress: ProgressCallback | None) -> dict[str 
     return resumed
 
 
-def _convert(job: Job, progress: ProgressCallback | None, until: Literal["packed", "published"] = "published") -> int:
+def _convert(
+    job: Job,
+    progress: ProgressCallback | None,
+    early: list[Worker],
+    until: Literal["packed", "published"] = "published",
+) -> int:
     """Do what is left to do; the number of samples that an earlier run had finished."""
     destination, overwrite = job.destination, job.request.overwrite
     interrupted = destination.has_work
@@ -246,8 +256,8 @@ def _convert(job: Job, progress: ProgressCallback | None, until: Literal["packed
                 destination.write_plan(job.plan.to_dict())
             destination.check_space(job.bytes_needed)
             if until == "packed":
-                return pack(job, progress)[1]
-            resumed = pack_and_assemble(job, progress)
+                return pack(job, progress, early)[1]
+            resumed = pack_and_assemble(job, progress, early)
         if until == "packed":
             return resumed
         if destination.publishing:

@@ -6,11 +6,10 @@ import io
 import json
 import os
 import time
-from collections import Counter, deque
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +17,7 @@ import numpy as np
 import xxhash
 
 from wellfed.pipeline.errors import SampleRejectedError
-from wellfed.pipeline.formats.index import index_dtype, mode_code
+from wellfed.pipeline.formats.index import index_dtype, mode_code, row_struct
 
 from .files import disk_errors, write_file
 from .image_option import ImageOption, Rewritten, done_to
@@ -34,6 +33,8 @@ EXTENSIONS_OF = {"jpeg": "jpg", "jpe": "jpg", "jfif": "jpg", "tiff": "tif", "apn
 """Common other spellings of the extensions that we store."""
 
 _REPORT_SECONDS = 0.1
+_MOST_AT_ONCE = 8
+_BYTES_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +132,7 @@ def write_shard(task: ShardTask, *, report: Callable[[Any], None]) -> ShardResul
             packing.run(tar)
         if packing.stored:
             buffer = io.BytesIO()
-            np.save(buffer, packing.rows[: packing.stored], allow_pickle=False)
+            np.save(buffer, packing.rows, allow_pickle=False)
             write_file(staging / rows_name(task.number), buffer.getvalue())
         else:
             (staging / tar_name(task.number)).unlink()
@@ -158,15 +159,16 @@ def decodes(image: ImageOption, check: CheckName) -> bool:
     return check == "decode" or image.kind != "keep"
 
 
-@dataclass
+@dataclass(slots=True)
 class _Sample:
-    """A sample between being read and being stored: its record and what gives the image to store, or the error."""
+    """A sample between being read and being stored."""
 
     key: int
     row: int
     name: bytes
     record: Record | None = None
-    made: Callable[[], Rewritten] | None = None
+    made: Rewritten | Future[Rewritten] | None = None
+    values: Mapping[str, bytes] | None = None
     error: SampleRejectedError | None = None
 
 
@@ -182,103 +184,146 @@ class _Packing:
         report: Callable[[Any], None],
     ) -> None:
         self._task, self._source, self._layout, self._order, self._report = task, source, layout, order, report
+        # Asked once; and a plain dictionary where nothing is refused, since the search costs more than reading a header.
+        self._refused, self._labels = source.refused or {}, source.labels
         self._members = tuple(layout.members.items())
-        self.rows = np.zeros(task.stop - task.start, index_dtype(tuple(layout.members)))
+        self._row = row_struct(tuple(layout.members))
+        self._rows = bytearray(self._row.size * (task.stop - task.start))
         self.rejects: list[Reject] = []
         self.notes: Counter[str] = Counter()
         self.stored = 0
+
+    @property
+    def rows(self) -> np.ndarray:
+        """Index rows of the stored samples, in order."""
+        return np.frombuffer(self._rows, index_dtype(tuple(self._layout.members)))[: self.stored]
 
     def run(self, tar: TarWriter) -> None:
         """Store or reject each sample, in order; images are decoded ahead by several threads.
 
         So the last shards, and a dataset of few, keep all cores busy, though a shard is one worker's.
         """
-        task, reported = self._task, 0.0
-        ahead_of_us = task.threads > 1 and decodes(task.image, task.check)
-        pool = ThreadPoolExecutor(task.threads, "wellfed-check") if ahead_of_us else None
-        ahead = 2 * task.threads if pool else 0
-        waiting: deque[_Sample] = deque()
+        task = self._task
+        several = task.threads > 1 and decodes(task.image, task.check)
+        pool = ThreadPoolExecutor(task.threads, "wellfed-check") if several else None
+        earlier: list[_Sample] = []
         try:
-            for key in range(task.start, task.stop):
-                row = key if self._order is None else int(self._order[key])
-                name = self._source.name(row)
-                if (now := time.monotonic()) - reported > _REPORT_SECONDS:
-                    self._report((key - task.start, len(self.rejects), os.fsdecode(name)))
-                    reported = now
-                waiting.append(self._read(_Sample(key, row, name), pool))
-                if len(waiting) > ahead:
-                    self._settle(tar, waiting.popleft())
-            for sample in waiting:
-                self._settle(tar, sample)
+            for group in self._groups():
+                self._make(group, pool)
+                self._store(tar, group if pool is None else earlier)
+                earlier = group
+            if pool is not None:
+                self._store(tar, earlier)
         finally:
             if pool is not None:
                 pool.shutdown(cancel_futures=True)
 
-    def _read(self, sample: _Sample, pool: ThreadPoolExecutor | None) -> _Sample:
-        # Read here and not by the pool: what a source holds open need not bear several threads.
+    def _groups(self) -> Iterator[list[_Sample]]:
+        """Samples read, a few at a time: what is done to each of a group in turn finds its code in the caches."""
+        task, reported = self._task, 0.0
+        group: list[_Sample] = []
+        size = 0
+        for key in range(task.start, task.stop):
+            row = key if self._order is None else int(self._order[key])
+            sample = _Sample(key, row, self._source.name(row))
+            if (now := time.monotonic()) - reported > _REPORT_SECONDS:
+                self._report((key - task.start, len(self.rejects), os.fsdecode(sample.name)))
+                reported = now
+            self._read(sample)
+            group.append(sample)
+            size += len(sample.record.image or b"") if sample.record is not None else 0
+            if len(group) >= _MOST_AT_ONCE or (size >= _BYTES_AT_ONCE and len(group) >= 2 * task.threads):
+                yield group
+                group, size = [], 0
+        yield group
+
+    def _read(self, sample: _Sample) -> None:
+        # Not by the pool: what a source holds open need not bear several threads.
         try:
-            reason = self._source.refused.get(sample.row)
-            if reason is not None:
+            if (reason := self._refused.get(sample.row)) is not None:
                 raise SampleRejectedError(reason)
             sample.record = self._source.read(sample.row)
             if not sample.record.image:
                 raise SampleRejectedError("the sample must have an image")
         except SampleRejectedError as error:
             sample.error = error
-            return sample
-        apply = partial(self._task.image.apply, sample.record.image, self._task.check)
-        sample.made = apply if pool is None else pool.submit(apply).result
-        return sample
 
-    def _settle(self, tar: TarWriter, sample: _Sample) -> None:
-        try:
+    def _make(self, group: list[_Sample], pool: ThreadPoolExecutor | None) -> None:
+        """Check the images, and change them where that is asked for; by a pool: begin to."""
+        option, check = self._task.image, self._task.check
+        for sample in group:
             if sample.error is not None:
-                raise sample.error
-            self._store(tar, sample)
-            self.stored += 1
-        except SampleRejectedError as error:
-            name = sample.name
-            if self._task.on_error == "fail":
-                raise SampleRejectedError(
-                    f"every sample must be storable, and {os.fsdecode(name)!r} is not: {error.rule}",
-                    got=error.got,
-                    remedy="Mend or remove the file, or let such files be rejected (--on-error reject).",
-                ) from error
-            self.rejects.append(Reject(sample.key, name, reason_of(error)))
+                continue
+            assert sample.record is not None
+            assert sample.record.image is not None
+            if pool is not None:
+                sample.made = pool.submit(option.apply, sample.record.image, check)
+                continue
+            try:
+                sample.made = option.apply(sample.record.image, check)
+            except SampleRejectedError as error:
+                sample.error = error
 
-    def _store(self, tar: TarWriter, sample: _Sample) -> None:
-        source, key, number, name, record = self._source, sample.key, sample.row, sample.name, sample.record
+    def _store(self, tar: TarWriter, group: list[_Sample]) -> None:
+        for sample in group:
+            if sample.error is None:
+                try:
+                    self._encode(sample)
+                except SampleRejectedError as error:
+                    sample.error = error
+        for sample in group:
+            if sample.error is None:
+                self._write(tar, sample)
+            elif self._task.on_error == "fail":
+                raise SampleRejectedError(
+                    f"every sample must be storable, and {os.fsdecode(sample.name)!r} is not: {sample.error.rule}",
+                    got=sample.error.got,
+                    remedy="Mend or remove the file, or let such files be rejected (--on-error reject).",
+                ) from sample.error
+            else:
+                self.rejects.append(Reject(sample.key, sample.name, reason_of(sample.error)))
+
+    def _encode(self, sample: _Sample) -> None:
+        source, record = self._source, sample.record
         assert record is not None
         assert record.image is not None
-        assert sample.made is not None
-        data, made = record.image, sample.made()
-        head = made.header
-        label = int(source.labels[number])
+        made = sample.made.result() if isinstance(sample.made, Future) else sample.made
+        assert made is not None
+        sample.made = made
+        label = int(self._labels[sample.row])
         if not 0 <= label < len(source.class_names):
             raise SampleRejectedError("the sample must have a label")
         values = self._layout.encode(
             label=label,
             class_name=source.class_names[label],
-            name=name,
+            name=sample.name,
             image=made.data,
             values=record.values,
-            made=done_to(data, made, self._task.image),
+            made=done_to(record.image, made, self._task.image),
         )
         if max(map(len, values.values())) > LARGEST_MEMBER:
             raise SampleRejectedError("each value of a sample must be smaller than 8 GiB")
-        # From here on the sample is stored.
-        self.notes.update(head.notes)
-        given = os.path.splitext(name)[1][1:].decode("latin-1").lower()
+        sample.values = values
+
+    def _write(self, tar: TarWriter, sample: _Sample) -> None:
+        made, values = sample.made, sample.values
+        assert isinstance(made, Rewritten)
+        assert values is not None
+        head = made.header
+        if head.notes:
+            self.notes.update(head.notes)
+        given = os.path.splitext(sample.name)[1][1:].decode("latin-1").lower()
         if given and EXTENSIONS_OF.get(given, given) != made.source.ext:
             self.notes["extension_differs"] += 1
-        # One tuple, in the order of the index's columns: a row's fields set one by one take longer than all hashing.
-        row: list[Any] = [key, 0, label, head.width, head.height, head.orientation]
+        # In the order of the index's columns.
+        row: list[Any] = [sample.key, 0, int(self._labels[sample.row]), head.width, head.height, head.orientation]
         row += (mode_code(head.mode), head.ext.encode("ascii"))
         for field, extension in self._members:
             value = values[field]
-            offset = tar.add(member_name(key, extension or head.ext), value)
+            offset = tar.add(member_name(sample.key, extension or head.ext), value)
             row += (offset, len(value), xxhash.xxh3_64_intdigest(value))
-        self.rows[self.stored] = tuple(row)
+        self._row.pack_into(self._rows, self._row.size * self.stored, *row)
+        self.stored += 1
 
 
 def member_name(key: int, extension: str) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import pickle
 import signal
 import sys
 import traceback
+from importlib import import_module
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -16,8 +18,8 @@ from wellfed.pipeline.errors import WellfedError, WorkerError, words_of
 _PR_SET_PDEATHSIG = 1
 
 
-def main(fd: int, parent: int) -> None:
-    """Serve tasks from the connection at this file descriptor until the parent closes it or dies.
+def main(fd: int, parent: int, preload: str) -> None:
+    """Import a module, then serve tasks from the connection at this file descriptor until the parent closes it or dies.
 
     A task is (function, args); the answer is ("progress", value) any number of times, then ("result", value) or
     ("error", exception).
@@ -26,6 +28,9 @@ def main(fd: int, parent: int) -> None:
     # The parent decides what an interrupt means and ends its workers; the terminal sends it to all of them.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    import_module(preload)
+    # What is imported stays; collecting garbage need not look at it again.
+    gc.freeze()
     connection = Connection(fd)
     while True:
         try:
@@ -62,14 +67,14 @@ def _die_with(parent: int) -> None:
         os._exit(1)
 
 
-def command(fd: int) -> list[str]:
-    """The command line of a worker.
+def command(fd: int, preload: str) -> list[str]:
+    """The command line of a worker; `preload` names the module of its tasks' function.
 
     Not `multiprocessing`: that imports the parent's main module again, which breaks scripts without a main guard.
     """
     path = pickle.dumps(sys.path).hex()
     code = (
         f"import pickle, sys; sys.path[:] = pickle.loads(bytes.fromhex({path!r})); "
-        f"from {__name__} import main; main({fd}, {os.getpid()})"
+        f"from {__name__} import main; main({fd}, {os.getpid()}, {preload!r})"
     )
     return [sys.executable, "-c", code]

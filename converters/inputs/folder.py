@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from itertools import groupby, islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Self
 
 from wellfed.pipeline.errors import SampleRejectedError
-from wellfed.pipeline.formats.scan import FolderWalk
+from wellfed.pipeline.formats.scan import Entry, FolderWalk
 
 from .base import InputOptions, Record
 from .listing import ListedInput, ListingBuilder
 
 CHANGED = "the file must not change between planning and reading"
+
+_AT_ONCE = 1 << 12
+"""Rows."""
 
 
 def matches(location: str) -> bool:
@@ -30,14 +36,10 @@ class FolderInput(ListedInput):
         """Walk the folder. Raises UsageError where it is missing or holds nothing in class folders."""
         walk = FolderWalk(Path(location))
         builder = ListingBuilder()
-        for label, entry in walk.entries():
-            builder.add(
-                entry.path,
-                label=label if options.classes is None else walk.class_names[label],
-                size=entry.size,
-                stamp=entry.mtime_ns,
-                reason=entry.reason,
-            )
+        for label, entries in groupby(walk.entries(), itemgetter(0)):
+            # Of given classes the names are looked up, and one that is not among them refuses its rows.
+            given: int | str = label if options.classes is None else walk.class_names[label]
+            _add(builder, given, (entry for _, entry in entries))
         classes = walk.class_names if options.classes is None else options.classes
         return cls(location, builder.finish(classes, skipped=walk.skipped))
 
@@ -50,6 +52,20 @@ class FolderInput(ListedInput):
         columns = self.listing.columns
         path = os.path.join(os.fsencode(self.location), self.name(row))
         return Record(read_listed(path, size=int(columns["size"][row]), mtime_ns=int(columns["stamp"][row])), {})
+
+
+def _add(builder: ListingBuilder, label: int | str, entries: Iterator[Entry]) -> None:
+    """Rows of one class; those without a fault many at a time."""
+    while some := list(islice(entries, _AT_ONCE)):
+        for refused, rows in groupby(some, lambda entry: entry.reason is not None):
+            if refused:
+                for entry in rows:
+                    builder.add(
+                        entry.path, label=label, size=entry.size, stamp=entry.mtime_ns, reason=entry.reason
+                    )
+            else:
+                names, sizes, stamps, _ = zip(*rows, strict=True)
+                builder.extend(names, label=label, sizes=sizes, stamps=stamps)
 
 
 def read_listed(path: bytes, *, size: int, mtime_ns: int) -> bytes:

@@ -6,7 +6,7 @@ import hashlib
 import heapq
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
 from pathlib import Path
@@ -235,6 +235,23 @@ class ListingBuilder:
             column.append(locators.get(locator, _ABSENT))
         self._names.add(name)
         self._rows += 1
+
+    def extend(self, names: Sequence[bytes], *, label: str | int, sizes: Sequence[int], stamps: Sequence[int]) -> None:
+        """Append rows of one class, none of them refused, in an input without locators: a tenth of the work of `add`.
+
+        Raises:
+            ValueError: the label refuses them, or the rows have locators.
+        """
+        if not names:
+            return
+        code, fault = self._label(names[0], label)
+        if fault is not None or self._locators:
+            raise ValueError(fault or "rows with locators are added one by one")
+        self._label_column.extend([code] * len(names))
+        self._size_column.extend(sizes)
+        self._stamp_column.extend(stamps)
+        self._names.extend(names)
+        self._rows += len(names)
 
     def _label(self, name: bytes, label: object) -> tuple[int, str | None]:
         """A label's code until `finish`, and what is wrong with it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -31,6 +31,12 @@ class Column:
     def append(self, value: int) -> None:
         """Add a row."""
         self._buffer.append(value)
+        if len(self._buffer) >= CHUNK:
+            self._flush()
+
+    def extend(self, values: Sequence[int]) -> None:
+        """Add rows."""
+        self._buffer.extend(values)
         if len(self._buffer) >= CHUNK:
             self._flush()
 

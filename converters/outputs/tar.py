@@ -12,12 +12,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
+from ..writeback import Writeback
+
 BLOCK = 512
 LARGEST_MEMBER = 8**11 - 1
 """Bytes that the size field of a plain ustar header can state."""
 
 _END = bytes(2 * BLOCK)
-_BUFFER = 1 << 20
+_BUFFER = 1 << 18
+"""Bytes that wait to be written: they are in the processor's cache still."""
+
 _LARGE = 1 << 14
 """Bytes from which a member is written and hashed from where it lies, not joined to its neighbours first."""
 
@@ -68,6 +72,9 @@ class TarWriter:
         self._temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         self._fd = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
         self._digest = hashlib.sha256() if use == "published" else None
+        # A staged file is better removed before the disk ever sees it.
+        self._writeback = Writeback(self._fd) if use == "published" else None
+        self._written = 0
         self._small: list[bytes] = []
         self._pieces: list[bytes] = []
         self._waiting = 0
@@ -107,7 +114,10 @@ class TarWriter:
             rest = memoryview(b"".join(self._pieces))[written:]
             while rest:
                 rest = rest[os.write(self._fd, rest) :]
+        self._written += self._waiting
         self._small, self._pieces, self._waiting = [], [], 0
+        if self._writeback is not None:
+            self._writeback.upto(self._written)
 
     def __enter__(self) -> Self:
         return self

@@ -104,7 +104,6 @@ def convert(
     import json
 
     from wellfed.converters.inputs import InputOptions
-    from wellfed.converters.preview import preview
     from wellfed.converters.request import Request
     from wellfed.converters.run import run
     from wellfed.converters.selection import SelectionOptions
@@ -147,6 +146,8 @@ def convert(
         overwrite=overwrite,
     )
     if dry_run:
+        from wellfed.converters.preview import preview
+
         planned = preview(request)
         if as_json:
             typer.echo(json.dumps({"schema": "wellfed-conversion-plan", "schema_version": 1, **planned.to_dict()}))

@@ -1,16 +1,20 @@
 """The header of an ordinary JPEG, read without Pillow in a tenth of its time; anything unusual is left to Pillow.
 
-`tests/pipeline/decode/test_jpegheader.py` holds it to Pillow: it answers only where Pillow says the same.
+Here, and once more in native/jpegheader.c, which takes a tenth of that again. `tests/pipeline/decode/test_jpegheader.py`
+holds both to Pillow: they answer only where Pillow says the same.
 """
 
 from __future__ import annotations
 
+import struct
+
+from .extension import native as _native
 from .metadata import is_whole_profile
 
-__all__ = ["plain_jpeg"]
+__all__ = ["plain_jpeg", "plain_jpeg_in_python"]
 
 _START = b"\xff\xd8\xff"
-_APP0, _APP2, _APP14 = 0xE0, 0xE2, 0xEE
+_APP0, _APP2, _APP13, _APP14 = 0xE0, 0xE2, 0xED, 0xEE
 _TABLES, _SCAN = 0xDB, 0xDA
 _FRAMES = frozenset((0xC0, 0xC1, 0xC2))
 _SKIPPED = frozenset((0xC4, 0xDD, 0xFE))
@@ -18,6 +22,9 @@ _SKIPPED = frozenset((0xC4, 0xDD, 0xFE))
 
 _WHOLE_PROFILE = b"ICC_PROFILE\0\1\1"
 """A profile in one piece; Pillow joins several."""
+
+_PHOTOSHOP = b"Photoshop 3.0\0"
+_RESOURCE = b"8BIM"
 
 _MODES = {1: "L", 3: "RGB"}
 _MOST_PIXELS = 50_000_000
@@ -28,8 +35,13 @@ def plain_jpeg(data: bytes) -> tuple[int, int, str] | None:
     """Width, height and Pillow's mode of a baseline, extended or progressive JPEG of 8 bits, gray or of three colours.
 
     None for whatever else, sound or not: with EXIF, XMP, a profile in pieces or a broken one, several pictures or
-    Photoshop's resources, with four colours, with padding between segments, cut short, or larger than usual.
+    broken resources of Photoshop's, with four colours, with padding between segments, cut short, or larger than usual.
     """
+    return plain_jpeg_in_python(data) if _native is None else _native.plain_header(data)
+
+
+def plain_jpeg_in_python(data: bytes) -> tuple[int, int, str] | None:
+    """`plain_jpeg` where the C extension is not built."""
     if data[:3] != _START:
         return None
     frame: tuple[int, int, str] | None = None
@@ -66,6 +78,9 @@ def plain_jpeg(data: bytes) -> tuple[int, int, str] | None:
         elif marker == _APP2:
             if data[start : start + 14] != _WHOLE_PROFILE or not is_whole_profile(data[start + 14 : place]):
                 return None
+        elif marker == _APP13:
+            if not _are_resources(data[start:place]):
+                return None
         elif marker != _APP14 or data[start : start + 5] != b"Adobe" or length < 14:
             return None
     return None
@@ -75,3 +90,23 @@ def _are_tables(data: bytes, place: int, end: int) -> bool:
     while place < end:
         place += 65 if data[place] < 16 else 129
     return place == end
+
+
+def _are_resources(segment: bytes) -> bool:
+    """Photoshop's image resources, each within the segment."""
+    place = len(_PHOTOSHOP)
+    if not segment.startswith(_PHOTOSHOP):
+        return False
+    while segment.startswith(_RESOURCE, place):
+        place += 6  # its mark and its number
+        if place >= len(segment):
+            return False
+        place += 1 + segment[place]  # its name
+        place += place & 1
+        if place + 4 > len(segment):
+            return False
+        place += 4 + struct.unpack_from(">I", segment, place)[0]
+        if place > len(segment):
+            return False
+        place += place & 1
+    return True

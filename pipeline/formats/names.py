@@ -5,6 +5,8 @@ from __future__ import annotations
 import mmap
 import os
 from array import array
+from collections.abc import Sequence
+from itertools import accumulate, islice
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -37,6 +39,12 @@ class NamesWriter:
         """Append the name of the next row."""
         self._blob.write(name)
         self._offsets.append(self._offsets[-1] + len(name))
+
+    def extend(self, names: Sequence[bytes]) -> None:
+        """Append the names of the next rows."""
+        self._blob.write(b"".join(names))
+        # Without the first, which is the end of the row before.
+        self._offsets.extend(islice(accumulate(map(len, names), initial=self._offsets[-1]), 1, None))
 
     def close(self) -> None:
         """Publish both files; on a full disk nothing is left, and the OSError passes through."""

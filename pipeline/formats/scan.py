@@ -201,7 +201,12 @@ def _nothing_found(
     )
 
 
+_SKIPPED_START = (b".", b"T", b"t", b"D", b"d", b"_")
+
+
 def _skip_kind(name: bytes) -> str | None:
+    if name[:1] not in _SKIPPED_START:
+        return None  # nearly every name, and listing millions is felt
     lower = name.lower()
     if lower.startswith(b"._"):
         return "apple_double"
@@ -227,19 +232,19 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
 
 def _walk(top: bytes, folder: bytes, above: frozenset[tuple[int, int]], skipped: Counter[str]) -> Iterator[Entry]:
     """All entries below one folder, in the order of their paths' bytes; holds one listing for each level."""
-    levels: list[tuple[bytes, list[bytes], frozenset[tuple[int, int]]]] = []
-    pending: tuple[bytes, frozenset[tuple[int, int]]] | None = (folder, above)
+    levels: list[tuple[bytes, bytes, list[bytes], frozenset[tuple[int, int]]]] = []
+    pending: tuple[bytes, bytes, frozenset[tuple[int, int]]] | None = (folder, os.path.join(top, folder), above)
     while True:
         if pending is None:
-            while levels and not levels[-1][1]:
+            while levels and not levels[-1][2]:
                 levels.pop()
             if not levels:
                 return
-            prefix, names, parents = levels[-1]
-            pending = (prefix + names.pop(), parents)
-        path, parents = pending
+            prefix, full_prefix, names, parents = levels[-1]
+            name = names.pop()
+            pending = (prefix + name, full_prefix + name, parents)
+        path, full, parents = pending
         pending = None
-        full = os.path.join(top, path)
         try:
             status = os.stat(full)
         except OSError as error:
@@ -255,7 +260,9 @@ def _walk(top: bytes, folder: bytes, above: frozenset[tuple[int, int]], skipped:
             except OSError as error:
                 yield Entry(path, 0, 0, _reason(full, error))
                 continue
-            levels.append((path + b"/" if path else b"", children, parents | {_identity(status)}))
+            levels.append(
+                (path + b"/" if path else b"", os.path.join(full, b""), children, parents | {_identity(status)})
+            )
 
 
 def _children(full: bytes, skipped: Counter[str]) -> list[bytes]:

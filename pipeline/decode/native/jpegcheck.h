@@ -7,7 +7,7 @@
 
 #include "status.h"
 
-/* Decode every scan at full size and throw the pixels away. *warnings counts what libjpeg warned about without giving
+/* Decode every coefficient of every scan and throw the pixels away. *warnings counts what libjpeg warned about without giving
    up; an early end of the data is WF_CORRUPT. `message` gets libjpeg's words, empty where there are none. */
 int wf_check(const uint8_t *data, size_t length, long *warnings, char message[WF_MESSAGE]);
 

@@ -3,6 +3,7 @@
 
 #include "jpegcheck.h"
 #include "jpegcodec.h"
+#include "jpegheader.h"
 #include "jpegwrite.h"
 
 #include <stdio.h>
@@ -100,9 +101,24 @@ done:
     return result;
 }
 
+PyDoc_STRVAR(plain_header_doc,
+             "plain_header(image) -> (width, height, mode) | None\n\n"
+             "What jpegheader.plain_jpeg_in_python says.");
+
+static PyObject *plain_header(PyObject *self, PyObject *image) {
+    Py_buffer view;
+    wf_plain plain;
+    (void)self;
+    if (PyObject_GetBuffer(image, &view, PyBUF_SIMPLE) < 0) return NULL;
+    int answers = wf_plain_jpeg(view.buf, (size_t)view.len, &plain);
+    PyBuffer_Release(&view);
+    if (!answers) Py_RETURN_NONE;
+    return Py_BuildValue("iis", plain.width, plain.height, plain.layers == 1 ? "L" : "RGB");
+}
+
 PyDoc_STRVAR(check_doc,
              "check(image) -> (status, warnings, message)\n\n"
-             "Decode a whole JPEG at full size, every scan, without the GIL, and throw the pixels away.\n\n"
+             "Decode a whole JPEG, every scan, without the GIL, and throw the pixels away.\n\n"
              "status: as for decode. warnings: what libjpeg warned about. message: its words on the failure.");
 
 static PyObject *check(PyObject *self, PyObject *image) {
@@ -203,6 +219,7 @@ static PyObject *resize(PyObject *self, PyObject *args) {
 
 static PyMethodDef methods[] = {
     {"decode", decode, METH_VARARGS, decode_doc},
+    {"plain_header", plain_header, METH_O, plain_header_doc},
     {"check", check, METH_O, check_doc},
     {"baseline", baseline, METH_O, baseline_doc},
     {"resize", resize, METH_VARARGS, resize_doc},

@@ -119,7 +119,7 @@ def _epoch(batches: Iterable[Any], size: int) -> tuple[np.ndarray, np.ndarray]:
             raise WrongBatchesError(f"labels are {numbers.dtype} {numbers.shape}")
         last = pixels.shape[1] == 3
         samples.append(sample_of(pixels.mean(axis=(2, 3) if last else (1, 2))))
-        labels.append(numbers)
+        labels.append(numbers.copy())  # some peers write the next batch into the same memory
     return np.concatenate(samples), np.concatenate(labels)
 
 

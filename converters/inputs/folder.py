@@ -60,9 +60,7 @@ def _add(builder: ListingBuilder, label: int | str, entries: Iterator[Entry]) ->
         for refused, rows in groupby(some, lambda entry: entry.reason is not None):
             if refused:
                 for entry in rows:
-                    builder.add(
-                        entry.path, label=label, size=entry.size, stamp=entry.mtime_ns, reason=entry.reason
-                    )
+                    builder.add(entry.path, label=label, size=entry.size, stamp=entry.mtime_ns, reason=entry.reason)
             else:
                 names, sizes, stamps, _ = zip(*rows, strict=True)
                 builder.extend(names, label=label, sizes=sizes, stamps=stamps)

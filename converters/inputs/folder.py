@@ -30,6 +30,7 @@ class FolderInput(ListedInput):
     """Files of a folder of class folders; see `Input` for the contract."""
 
     kind = "folder"
+    rereads = True
 
     @classmethod
     def list(cls, location: str, options: InputOptions) -> Self:

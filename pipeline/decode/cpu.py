@@ -92,8 +92,8 @@ def _torchvision_decoder() -> Callable[[torch.Tensor], torch.Tensor] | None:
     """
     from torchvision.io import ImageReadMode
 
-    # The operator itself: from 0.29 on `torchvision.io.decode_jpeg` around every call warns that it will go. Where it is
-    # gone, every image takes the reference path, which is right and slower.
+    # The operator itself: from 0.29 on `torchvision.io.decode_jpeg` around every call warns that it will go. Where it
+    # is gone, every image takes the reference path, which is right and slower.
     operator = getattr(torch.ops.image, "decode_jpeg", None)
     return None if operator is None else lambda encoded: operator(encoded, ImageReadMode.RGB.value, False)
 

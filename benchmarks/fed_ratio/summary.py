@@ -72,8 +72,8 @@ def _feed(feed: Mapping[str, Any], ceiling: Sequence[float], middle: float) -> d
         binds = f"the loader: alone it gives {alone:,.0f} img/s, and the step takes {middle:,.0f}"
     else:
         binds = (
-            f"the GPU: the loader alone gives {alone:,.0f} img/s, more than the step's {middle:,.0f}, and beside it the "
-            f"step loses {lost:.0%}"
+            f"the GPU: the loader alone gives {alone:,.0f} img/s, the step takes {middle:,.0f}, and beside it "
+            f"the step loses {lost:.0%}"
         )
     return {
         "feed": feed["feed"],

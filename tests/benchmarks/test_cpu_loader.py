@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+
+from wellfed.converters.run import convert
 
 Load = Callable[[str], Any]
 Batches = list[tuple[np.ndarray, np.ndarray]]
@@ -176,6 +179,40 @@ def test_random_boxes_lie_within_the_picture(load: Load) -> None:
     assert min(min(box) for box in boxes()) >= 0
 
 
+def test_wellfed_and_the_plain_recipe_pass_and_are_timed(load: Load, tmp_path: Path) -> None:
+    # given the checking set as files and converted
+    load("cpu_loader.data").make_check_folder(tmp_path / "files")
+    convert(tmp_path / "files", tmp_path / "wellfed", output="webdataset", workers=1)
+    one, rows, job = load("cpu_loader.one"), load("cpu_loader.rows"), load("cpu_loader.job")
+    peer, plain = rows.BY_NAME["wellfed threads"], rows.BY_NAME["ImageFolder + Pillow"]
+    asked = job.Job(root=tmp_path, workers=2)
+    # when they are checked and timed in this process
+    for each in (peer, plain):
+        assert one.check(each, asked)["samples"] == 768
+    value = one.rate(peer, asked, 2, 3)
+    # then every figure is there
+    assert value["images"] == 192
+    assert value["images_per_second"] == pytest.approx(192 / value["seconds"], rel=1e-2)
+    assert value["first_batch_seconds"] > 0
+    with pytest.raises(one.WrongBatchesError, match="the epoch ended before"):
+        one.rate(peer, asked, 2, 11)
+
+
+def test_pixels_are_held_to_pillow(load: Load, photos: Path, tmp_path: Path) -> None:
+    shutil.copytree(photos, tmp_path / "files")
+    convert(tmp_path / "files", tmp_path / "wellfed", output="webdataset", workers=1)
+    pixels, rows, job = load("cpu_loader.pixels"), load("cpu_loader.rows"), load("cpu_loader.job")
+    own = pixels.difference(rows.BY_NAME["wellfed threads"], job.Job(root=tmp_path, workers=1, batch_size=2))
+    assert own["images"] == 4
+    assert own["mean"] < 1
+    # Pillow decodes and resizes as the reference does, torchvision almost
+    plain = pixels.difference(rows.BY_NAME["ImageFolder + Pillow"], job.Job(root=tmp_path, workers=1))
+    other = pixels.difference(rows.BY_NAME["Grain"], job.Job(root=tmp_path, workers=1, decoder="torchvision"))
+    assert (plain["mean"], plain["worst"]) == (0, 0)
+    assert 0 < other["mean"] < 1
+
+
+@pytest.mark.long
 def test_a_tiny_round_gives_every_value(photos: Path, tmp_path: Path, run_options: dict[str, Any]) -> None:
     out = tmp_path / "out.json"
     arguments = ["--photos", str(photos), "--peers", "wellfed threads", "--sets", "original", "--rounds", "1"]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -99,16 +97,16 @@ def test_a_feed_that_cannot_be_described_says_why(load: Load, feed: str, says: s
 
 
 def test_two_calls_on_the_simulated_device_add_their_runs(
-    photos: Path, tmp_path: Path, run_options: dict[str, Any]
+    load: Load, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    main = load("fed_ratio.__main__").main
     out = tmp_path / "out.json"
-    command = [sys.executable, "-m", "benchmarks.fed_ratio", "--output", str(out), "--photos", str(photos)]
+    command = ["--output", str(out), "--photos", str(photos)]
     command += ["--device", "simulated", "--rounds", "1", "--seconds", "0.2", "--batch-size", "8", "--image-size", "32"]
     first = ["--configurations", "resnet50", "resnet50-compiled", "--feeds", "threads:num_workers=1", "magic"]
-    printed = subprocess.run([*command, *first], **run_options, capture_output=True, text=True).stdout
-    subprocess.run(
-        [*command, "--configurations", "resnet18-resized", "--feeds", "threads:num_workers=1"], **run_options
-    )
+    assert main([*command, *first]) == 0
+    printed = capsys.readouterr().out
+    assert main([*command, "--configurations", "resnet18-resized", "--feeds", "threads:num_workers=1"]) == 0
 
     resnet50, resnet18 = json.loads(out.read_text())["runs"]
     assert (resnet50["configuration"], resnet18["configuration"]) == ("resnet50", "resnet18-resized")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+
     from wellfed.converters.progress import Progress, ProgressCallback
 
 _WORDS = {"pack": "packing", "write": "writing", "check": "checking"}
@@ -15,19 +18,8 @@ _WORDS = {"pack": "packing", "write": "writing", "check": "checking"}
 @contextmanager
 def progress_bar() -> Iterator[ProgressCallback]:
     """A bar with rate, time left and what went wrong so far; in a log file, nothing but its last state."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
-    bar = Bar(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[bad]}"),
-        console=Console(stderr=True),
-    )
+    bar = _bar(stderr=True)
+    _draw_once()
     tasks: dict[str, int] = {}
 
     def show(progress: Progress) -> None:
@@ -47,3 +39,30 @@ def progress_bar() -> Iterator[ProgressCallback]:
 
     with bar:
         yield show
+
+
+def _bar(*, stderr: bool) -> Bar:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    return Bar(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}", markup=False),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[bad]}", markup=False),
+        console=Console(stderr=True) if stderr else Console(file=io.StringIO()),
+    )
+
+
+def _draw_once() -> None:
+    """Load what drawing loads, before there is a thread that draws.
+
+    An import that an interrupt cuts off in this thread may leave the module's lock held, and the drawing thread, which
+    imports the same, would wait for it for ever.
+    """
+    bar = _bar(stderr=False)
+    bar.add_task("packing", total=2, completed=1, rate="1/s", bad="0 rejected")
+    bar.console.print(bar.get_renderable())

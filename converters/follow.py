@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from wellfed.pipeline.errors import SampleRejectedError, SourceChangedError
 
@@ -61,14 +64,15 @@ def following(job: Job) -> Iterator[Following]:
 def _reader(job: Job) -> Callable[[int], bytes]:
     """Planned number to the image in the source, which is opened once more: what it holds is for one thread."""
     saved = job.destination.listing
-    opened: list[Input] = []
-    order = load_order(saved)
+
+    @cache
+    def opened() -> tuple[Input, np.ndarray | None]:
+        return open_saved(job.source.kind, job.location, saved), load_order(saved)
 
     def read(key: int) -> bytes:
-        if not opened:
-            opened.append(open_saved(job.source.kind, job.location, saved))
+        source, order = opened()
         try:
-            return opened[0].read(key if order is None else int(order[key])).image or b""
+            return source.read(key if order is None else int(order[key])).image or b""
         except SampleRejectedError as error:
             raise SourceChangedError(
                 "the source must not change while it is converted",

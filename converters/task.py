@@ -35,6 +35,7 @@ EXTENSIONS_OF = {"jpeg": "jpg", "jpe": "jpg", "jfif": "jpg", "tiff": "tif", "apn
 _REPORT_SECONDS = 0.1
 _MOST_AT_ONCE = 8
 _BYTES_AT_ONCE = 1 << 20
+"""Samples of a group, and the bytes of images from which a smaller group will do."""
 
 
 @dataclass(frozen=True, kw_only=True)

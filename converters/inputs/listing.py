@@ -239,7 +239,7 @@ class ListingBuilder:
         self._rows += 1
 
     def extend(self, names: Sequence[bytes], *, label: str | int, sizes: Sequence[int], stamps: Sequence[int]) -> None:
-        """Append rows of one class, none of them refused, in an input without locators: a tenth of the work of `add`.
+        """Append rows of one class, none of them refused, in an input without locators; quicker than `add`.
 
         Raises:
             ValueError: the label refuses them, or the rows have locators.

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import Progress as Bar
 
     from wellfed.converters.progress import Progress, ProgressCallback
@@ -18,8 +19,10 @@ _WORDS = {"pack": "packing", "write": "writing", "check": "checking"}
 @contextmanager
 def progress_bar() -> Iterator[ProgressCallback]:
     """A bar with rate, time left and what went wrong so far; in a log file, nothing but its last state."""
-    bar = _bar(stderr=True)
+    from rich.console import Console
+
     _draw_once()
+    bar = _bar(Console(stderr=True))
     tasks: dict[str, int] = {}
 
     def show(progress: Progress) -> None:
@@ -41,8 +44,7 @@ def progress_bar() -> Iterator[ProgressCallback]:
         yield show
 
 
-def _bar(*, stderr: bool) -> Bar:
-    from rich.console import Console
+def _bar(console: Console) -> Bar:
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
@@ -53,7 +55,7 @@ def _bar(*, stderr: bool) -> Bar:
         TextColumn("{task.fields[rate]}", markup=False),
         TimeRemainingColumn(),
         TextColumn("{task.fields[bad]}", markup=False),
-        console=Console(stderr=True) if stderr else Console(file=io.StringIO()),
+        console=console,
     )
 
 
@@ -63,6 +65,9 @@ def _draw_once() -> None:
     An import that an interrupt cuts off in this thread may leave the module's lock held, and the drawing thread, which
     imports the same, would wait for it for ever.
     """
-    bar = _bar(stderr=False)
+    from rich.console import Console
+
+    console = Console(file=io.StringIO())
+    bar = _bar(console)
     bar.add_task("packing", total=2, completed=1, rate="1/s", bad="0 rejected")
-    bar.console.print(bar.get_renderable())
+    console.print(bar.get_renderable())

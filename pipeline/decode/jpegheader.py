@@ -1,7 +1,7 @@
-"""The header of an ordinary JPEG, read without Pillow in a tenth of its time; anything unusual is left to Pillow.
+"""The header of an ordinary JPEG, read without Pillow, which takes longer; anything unusual is left to Pillow.
 
-Here, and once more in native/jpegheader.c, which takes a tenth of that again. test_jpegheader.py holds both to Pillow:
-they answer only where Pillow says the same.
+Here, and once more in native/jpegheader.c, which is quicker still. test_jpegheader.py holds both to Pillow: they answer
+only where Pillow says the same.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from wellfed.converters import writeback
 from wellfed.converters.outputs.tar import TarWriter, header
 
 
@@ -57,3 +58,18 @@ def test_failed_block_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="stop"):
         fail()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_tar_is_given_to_the_disk_while_it_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given a tar of 20 MiB, and a record of what the disk is told to write
+    told: list[tuple[int, int]] = []
+    monkeypatch.setattr(writeback, "_sync_file_range", lambda fd, start, size, flags: told.append((start, size)))
+    with TarWriter(tmp_path / "a.tar") as tar:
+        for number in range(20):
+            tar.add(f"{number}.bin", bytes(1 << 20))
+    # then it was told twice, each time of 8 MiB or little more, without gaps, and never beyond what was written
+    assert len(told) == 2
+    assert told[0][0] == 0
+    assert told[1][0] == sum(told[0])
+    assert all(8 << 20 <= size < 10 << 20 for _, size in told)
+    assert sum(told[1]) <= (tmp_path / "a.tar").stat().st_size

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageCms
 
 from wellfed.pipeline.decode.check import check_image
 from wellfed.pipeline.decode.chunk import decode_chunk
@@ -23,6 +23,8 @@ from .mutate import sum_png
 from .target import MEBIBYTE, Case, Target
 
 SIDE = 16
+PHOTOSHOP = b"\xff\xed\0\x22Photoshop 3.0\0" + b"8BIM\x04\x04\0\0\0\0\0\x05abcde\0"
+"""A segment with one of its resources."""
 _MODES = {
     "PNG": ("1", "L", "LA", "P", "RGB", "RGBA", "I;16"),
     "JPEG": ("L", "RGB", "CMYK"),
@@ -64,6 +66,8 @@ def seeds() -> list[Case]:
     cases += [
         ("jpg", encoded("JPEG", exif=exif.tobytes())),
         ("jpg", encoded("JPEG", progressive=True)),
+        ("jpg", encoded("JPEG", icc_profile=ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes())),
+        ("jpg", encoded("JPEG").replace(b"\xff\xdb", PHOTOSHOP + b"\xff\xdb", 1)),
         ("jpg", encoded("JPEG", "RGB", subsampling="4:2:0", restart_marker_blocks=1)),
         ("png", encoded("PNG", exif=exif.tobytes())),
         ("png", encoded("PNG", "P", transparency=0)),
@@ -131,7 +135,7 @@ TARGETS = (
         name="header",
         run=read,
         seeds=seeds,
-        modules=("wellfed.pipeline.decode.header",),
+        modules=("wellfed.pipeline.decode.header", "wellfed.pipeline.decode.jpegheader"),
         words=(b"\xff\xc0", b"\xff\xc2", b"\xff\xe1", b"Exif\0\0", b"IHDR", b"eXIf", b"acTL", b"II*\0", b"MM\0*"),
         repair=repair,
         # A PNG is decoded to look for EXIF behind its pixels, and MAX_PIXELS of them may be there.

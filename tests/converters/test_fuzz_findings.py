@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import io
+import pickle
 import resource
 import struct
+import tarfile
 import tracemalloc
 import zipfile
 from pathlib import Path
@@ -19,10 +21,12 @@ import pytest
 from wellfed.converters import convert, verify
 from wellfed.converters.indexed_checks import check_indexed_tar
 from wellfed.converters.inputs import InputOptions
+from wellfed.converters.inputs.binary import BinaryInput
 from wellfed.converters.inputs.cifar_pickle import read_batch
 from wellfed.converters.inputs.idx import read_idx
 from wellfed.converters.inputs.lmdb_foreign import LmdbInput
 from wellfed.converters.inputs.table import TableInput
+from wellfed.converters.inputs.tar import TarInput
 from wellfed.converters.inputs.zip import ZipInput
 from wellfed.converters.outputs.webdataset import WIDS_NAME, dali_index
 from wellfed.converters.rejects import load_rejects
@@ -187,3 +191,43 @@ def test_text_of_a_parquet_file_that_is_no_utf8(tmp_path: Path) -> None:
     # when it is listed, then the file is said to be damaged
     with pytest.raises(UsageError, match="must be whole"):
         TableInput.list(str(path), InputOptions(image_column="path", label_column="label"))
+
+
+def test_members_without_a_name_are_rejected_under_their_row(tmp_path: Path) -> None:
+    # given a tar and a zip of class folders, each with an image whose name was lost
+    members = {"c/0.jpg": b"image", "": b"nameless", "d/": b"data of a folder"}
+    tar, archive = tmp_path / "a.tar", tmp_path / "a.zip"
+    with tarfile.open(tar, "w", format=tarfile.USTAR_FORMAT) as to:
+        for name, data in members.items():
+            header = tarfile.TarInfo("x" if name == "d/" else name)
+            header.size = len(data)
+            block = bytearray(header.tobuf(tarfile.USTAR_FORMAT))
+            if name == "d/":
+                block[:2] = b"d/"
+                block[148:156] = b" " * 8
+                block[148:156] = b"%06o\0 " % sum(block)
+            to.fileobj.write(bytes(block) + data.ljust(512, b"\0"))  # type: ignore[union-attr]
+    with zipfile.ZipFile(archive, "w") as packed:
+        for name, data in members.items():
+            packed.writestr(zipfile.ZipInfo(name), data)
+    for source in (
+        TarInput.list(str(tar), InputOptions(label_regex="(c|d)")),
+        ZipInput.list(str(archive), InputOptions(label_regex="(c|d)")),
+        TarInput.list(str(tar), InputOptions()),
+        ZipInput.list(str(archive), InputOptions()),
+    ):
+        # when they are listed, then nothing is lost, and every row has a name
+        rows = {source.name(row): source.refused.get(row) for row in range(len(source))}
+        assert rows == {
+            b"c/0.jpg": None,
+            b"row-000000001": "a member must have a name",
+            b"d/": "an archive's entry for a folder must hold no data",
+        }
+
+
+def test_a_picture_of_cifar_with_an_empty_file_name_is_called_by_its_row(tmp_path: Path) -> None:
+    batch = {"data": np.zeros((2, 3072), np.uint8), "labels": [0, 0], "filenames": ["", "b.png"]}
+    (tmp_path / "batches.meta").write_bytes(pickle.dumps({"label_names": ["a"]}, 2))
+    (tmp_path / "data_batch_1").write_bytes(pickle.dumps(batch, 2))
+    source = BinaryInput.list(str(tmp_path), InputOptions())
+    assert [source.name(row) for row in range(2)] == [b"row-000000000", b"b.png"]

@@ -231,3 +231,29 @@ def test_a_picture_of_cifar_with_an_empty_file_name_is_called_by_its_row(tmp_pat
     (tmp_path / "data_batch_1").write_bytes(pickle.dumps(batch, 2))
     source = BinaryInput.list(str(tmp_path), InputOptions())
     assert [source.name(row) for row in range(2)] == [b"row-000000000", b"b.png"]
+
+
+def test_a_gzip_file_of_no_entries_without_its_end_is_not_whole(tmp_path: Path) -> None:
+    # given a header that declares no labels, and nothing of the sum and the length behind it
+    path = tmp_path / "train-labels-idx1-ubyte.gz"
+    packed = gzip.compress(bytes((0, 0, 8, 1)) + bytes(4))
+    for cut in range(1, 9):
+        path.write_bytes(packed[:-cut])
+        with pytest.raises(UsageError, match="cut short"):
+            read_idx(path, 1, prefix=False)
+    path.write_bytes(packed)
+    assert read_idx(path, 1, prefix=False).shape == (0,)
+
+
+def test_a_tar_in_gzip_without_any_of_its_last_bytes_is_not_whole(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar.gz"
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        header = tarfile.TarInfo("c/0.jpg")
+        header.size = 5
+        tar.addfile(header, io.BytesIO(b"image"))
+    packed = gzip.compress(buffer.getvalue())
+    for damaged in (*(packed[:-cut] for cut in range(1, 20)), packed[:-5] + bytes(5), packed + b"x"):
+        path.write_bytes(damaged)
+        with pytest.raises(UsageError, match="must be whole"):
+            TarInput.list(str(path), InputOptions())

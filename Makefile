@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check $(PIP_FLAGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-long fuzz test-gpu check format wheel clean
+.PHONY: help install demo test test-long fuzz sanitize test-gpu check format wheel clean
 
 help:
 	@echo "make demo       make a dataset, convert, tune, and write demo/report.html"
@@ -15,6 +15,7 @@ help:
 	@echo "make check      formatting, lint, types, import direction, then the tests"
 	@echo "make test-long  run the tests that take minutes"
 	@echo "make fuzz       fuzz the parsers, WELLFED_FUZZ_SECONDS (600) each, and report lines reached"
+	@echo "make sanitize   fuzz the C extension under sanitizers, WELLFED_SANITIZE_SECONDS (1800)"
 	@echo "make test-gpu   run the tests that need a CUDA GPU, in the python that is there"
 	@echo "make format     format the code and mend what ruff can mend"
 	@echo "make wheel      build the wheel and the sdist into dist/"
@@ -51,6 +52,10 @@ test-long: $(VENV)/.installed-dev
 # FUZZ="tar zip --missed" names parsers and options of `python -m fuzz --help`.
 fuzz: $(VENV)/.installed-dev
 	@PYTHONPATH=tests $(BIN)/python -m fuzz $(FUZZ)
+
+# SANITIZE="--images FOLDER --seed N" names photos to change and repeats a run.
+sanitize: $(VENV)/.installed-dev
+	@PYTHONPATH=tests $(BIN)/python -m sanitize $(SANITIZE)
 
 # Only files with such tests are collected: the others may need libraries that a GPU machine does not have.
 test-gpu:

@@ -4,6 +4,7 @@ The extension is optional: without a compiler or libjpeg's headers the package i
 torchvision and Pillow, and `wellfed doctor` says so.
 """
 
+import os
 import sys
 import sysconfig
 
@@ -21,7 +22,8 @@ setup(
             sources=[f"{native}/{name}.c" for name in ("module", *parts)],
             depends=[f"{native}/{name}.h" for name in ("status", *parts)],
             libraries=["jpeg", "m"],
-            extra_compile_args=["-O3", "-g0"],
+            # `make sanitize` gives its own; never anything that only the building machine can run.
+            extra_compile_args=os.environ.get("WELLFED_NATIVE_FLAGS", "-O3 -g0").split(),
             define_macros=[("Py_LIMITED_API", "0x030B0000")] if abi3 else [],
             py_limited_api=abi3,
             optional=True,

@@ -18,6 +18,7 @@ from .errors import ConfigError, SchemaVersionError
 __all__ = [
     "Augment",
     "BackendName",
+    "DecodeMode",
     "LoaderConfig",
     "LoaderSettings",
     "OnError",
@@ -29,6 +30,7 @@ __all__ = [
 
 BackendName = Literal["processes", "threads"]
 Augment = Literal["train", "eval"]
+DecodeMode = Literal["fast", "exact"]
 Tail = Literal["drop", "pad", "partial"]
 OnError = Literal["raise", "skip"]
 FieldName = Literal["image", "class", "index", "key", "box", "flip", "valid"]
@@ -215,6 +217,8 @@ class LoaderConfig(_Json):
         tail: what happens to samples that fill no whole batch over all ranks.
         augment: "train" is RandomResizedCrop(0.08..1, 3/4..4/3) and a horizontal flip; "eval" resizes the shorter
             side to image_size * 256/224 and crops the centre.
+        decode: "fast" lets libjpeg halve, quarter or eighth a JPEG while it decodes, where the crop stays at least as
+            large as image_size in both directions; "exact" decodes every crop at full size. Crops are the same.
         image_size: height and width of the images in a batch, pixels.
         fields: None gives (images, labels) pairs, otherwise dictionaries of these fields.
         on_error: raise on a corrupt sample, or fill its place from the same batch and count it.
@@ -232,6 +236,7 @@ class LoaderConfig(_Json):
     seed: int = 0
     tail: Tail = "partial"
     augment: Augment = "eval"
+    decode: DecodeMode = "fast"
     image_size: int = 224
     fields: tuple[str, ...] | None = None
     on_error: OnError = "raise"
@@ -250,6 +255,7 @@ class LoaderConfig(_Json):
         _check_int("seed", self.seed, 0, (1 << 63) - 1)
         _check_choice("tail", self.tail, get_args(Tail))
         _check_choice("augment", self.augment, get_args(Augment))
+        _check_choice("decode", self.decode, get_args(DecodeMode))
         _check_int("image_size", self.image_size, 1, 4096)
         if self.fields is not None:
             object.__setattr__(self, "fields", _as_tuple("fields", self.fields))

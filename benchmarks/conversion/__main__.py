@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import shutil
 import sys
@@ -22,12 +21,12 @@ from typing import Any
 
 from wellfed.pipeline.hardware import fingerprint
 
-from .data import drop_from_cache, images_of, make_folder, originals
-from .measure import run_command
+from ..common.command import run_command
+from ..common.photos import drop_from_cache, images_of, make_folder, originals
+from ..common.process import environment
 from .rows import ROWS, Row, absent_peers
 from .summary import summarize, table
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 START_UP_RUNS = 3
 
 
@@ -66,10 +65,7 @@ class Bench:
     def __init__(self, options: argparse.Namespace, work: Path, destination: Path) -> None:
         self.cold = options.cold
         self.out = destination / "out"
-        self.environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(map(str, (REPOSITORY, *filter(None, sys.path)))),
-        }
+        self.environment = environment()
         files = originals(options.photos, work)
         counts = {
             "full": options.images or images_of(files, options.gigabytes),

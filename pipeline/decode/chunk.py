@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from ..config import DecodeMode
 from ..errors import SampleRejectedError
 from .cpu import decode_into
 from .extension import native as _native
@@ -19,19 +20,25 @@ def native_state() -> str:
     """What `doctor` says of the C extension."""
     if _native is None:
         return (
-            f"not built ({_native_error}): images decode by torchvision, slower. Install gcc and libjpeg's headers "
+            f"not built ({_native_error}): images decode by torchvision, slower, and decode='fast' "
+            "is exact, too. Install gcc and libjpeg's headers "
             "(Debian: libjpeg62-turbo-dev), then `pip install --force-reinstall --no-deps wellfed`"
         )
-    return f"available, {_native.KERNELS} kernels"
+    return f"available, {_native.LIBRARY}, {_native.KERNELS} kernels"
 
 
 def decode_chunk(
-    encoded: Sequence[bytes], boxes: np.ndarray, orientations: np.ndarray, flips: np.ndarray, out: torch.Tensor
+    encoded: Sequence[bytes],
+    boxes: np.ndarray,
+    orientations: np.ndarray,
+    flips: np.ndarray,
+    out: torch.Tensor,
+    mode: DecodeMode = "fast",
 ) -> dict[int, str]:
     """Decode, crop, resize (bilinear, antialiased) and flip n images into `out`.
 
     JPEGs go through the C extension; whatever it does not decode, and everything where it is not built, through
-    `decode_into`, which has the last word.
+    `decode_into`, which has the last word and never reduces.
 
     Args:
         encoded: n encoded images.
@@ -39,6 +46,8 @@ def decode_chunk(
         orientations: uint8 of shape (n,): EXIF 1..8.
         flips: bool of shape (n,): mirror left and right after the crop.
         out: uint8 of shape (n, 3, S, S) on the CPU, in channels-last memory.
+        mode: "fast" lets libjpeg halve, quarter or eighth an undamaged JPEG while it decodes (by its inverse DCT),
+            where the crop stays at least S wide and high; "exact" never does.
 
     Returns:
         The places that do not decode, with the reason.
@@ -54,7 +63,7 @@ def decode_chunk(
             np.ascontiguousarray(flips, dtype=np.uint8),
             pixels.numpy(),
             out.shape[2],
-            False,
+            mode == "fast",
             False,
             status,
         )

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from PIL import Image
 from torch.nn import functional as F
-from torchvision.io import ImageReadMode
 
 from ..errors import SampleRejectedError
 from .header import MAX_PIXELS, opened, orientation_of, read_header
 from .reference import decode_rgb
 
 __all__ = ["decode_into", "image_frame"]
-
-# torchvision's operator itself: from 0.29 on `torchvision.io.decode_jpeg` around every call warns that it will go.
-# Where it is gone, every image takes the reference path, which is right and slower.
-_decode_jpeg = getattr(torch.ops.image, "decode_jpeg", None)
 
 _FAST_FRAMES = (0xC0, 0xC1, 0xC2)  # baseline, extended and progressive Huffman; not lossless, not arithmetic
 _OTHER_FRAMES = (0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF)
@@ -86,14 +83,30 @@ def image_frame(data: bytes) -> ImageFrame:
     return frame
 
 
+@cache
+def _torchvision_decoder() -> Callable[[torch.Tensor], torch.Tensor] | None:
+    """Encoded bytes to uint8 (3, height, width) by torchvision; None where it has no such operator any more.
+
+    Imported when first needed: it takes a second and 90 MB in each process, and with the C extension built no ordinary
+    JPEG comes here.
+    """
+    from torchvision.io import ImageReadMode
+
+    # The operator itself: from 0.29 on `torchvision.io.decode_jpeg` around every call warns that it will go. Where it
+    # is gone, every image takes the reference path, which is right and slower.
+    operator = getattr(torch.ops.image, "decode_jpeg", None)
+    return None if operator is None else lambda encoded: operator(encoded, ImageReadMode.RGB.value, False)
+
+
 def _decode_fast(data: bytes) -> np.ndarray | None:
     """Oriented uint8 (height, width, 3) by torchvision, or None where the reference path must decide."""
     frame = _scan_jpeg(data)
-    if frame is None or _decode_jpeg is None:
+    decode = _torchvision_decoder() if frame is not None else None
+    if frame is None or decode is None:
         return None
     encoded = torch.frombuffer(bytearray(data), dtype=torch.uint8)
     try:
-        decoded = _decode_jpeg(encoded, ImageReadMode.RGB.value, False)
+        decoded = decode(encoded)
     except RuntimeError:
         # libjpeg refused: Pillow's decoder is the one whose word counts.
         return None

@@ -103,9 +103,6 @@ def to_resized(data: bytes, *, side: int, quality: int, level: CheckLevel) -> Re
     resized, warnings = None, 0
     if _native is not None and header.format in ("JPEG", "MPO") and max(size) <= _LONGEST_NATIVE:
         _, warnings, _, resized = _native.resize(data, header.orientation, *size, HEADROOM, quality, gray)
-        if warnings:
-            # Damaged coefficients lie out of range: a scaled decode clips them elsewhere, and shows another picture.
-            _, warnings, _, resized = _native.resize(data, header.orientation, *size, 0, quality, gray)
     if resized is None:
         warnings = 0
         resized = _resized_by_pillow(data, header, size, quality)

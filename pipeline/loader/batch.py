@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..config import Augment, OnError
+from ..config import Augment, DecodeMode, OnError
 from ..decode.augment import crop_parameters, oriented_size
 from ..decode.chunk import decode_chunk
 from ..decode.cpu import image_frame
@@ -90,6 +90,7 @@ class BatchDecoder:
     Attributes:
         source: where encoded images come from.
         seed, augment, image_size, on_error: as in `LoaderConfig`.
+        decode_mode: `LoaderConfig.decode`.
         pin_memory: allocate page-locked images; needs CUDA, so never in a worker process.
     """
 
@@ -99,6 +100,7 @@ class BatchDecoder:
     image_size: int
     on_error: OnError
     pin_memory: bool = False
+    decode_mode: DecodeMode = "fast"
 
     def decode(self, task: BatchTask) -> HostBatch:
         """The whole batch, in this thread.
@@ -184,7 +186,7 @@ class BatchDecoder:
             batch.boxes[start:stop] = torch.from_numpy(boxes)
             batch.flips[start:stop] = torch.from_numpy(flips)
         # A place whose header could not be read fails again here, with the decoder's own reason.
-        failures |= decode_chunk(encoded, boxes, orientations, flips, batch.images[start:stop])
+        failures |= decode_chunk(encoded, boxes, orientations, flips, batch.images[start:stop], self.decode_mode)
         return [SampleFailure(start + place, reason) for place, reason in sorted(failures.items())]
 
     def _crops(

@@ -34,6 +34,7 @@ _SHARED = (
 _OURS = (
     "augment",
     "backend",
+    "decode",
     "device",
     "fields",
     "image_size",
@@ -81,6 +82,8 @@ def DataLoader(source: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N802 (to
             shorter, on several it is padded with repeats, as DistributedSampler does.
         tail: "drop", "pad" or "partial", instead of drop_last.
         augment: "train" (RandomResizedCrop and flip) or "eval" (resize and centre crop).
+        decode: "fast" (the default) lets libjpeg reduce JPEGs whose crop is at least twice image_size in both
+            directions; "exact" never does. docs/loading.md has what each differs from Pillow.
         image_size: pixels.
         fields: None gives (images, labels); otherwise dictionaries of these fields, see `ImageLoader`.
         on_error: "raise" on a corrupt sample, or "skip": fill its place from the batch and count it.
@@ -193,7 +196,7 @@ def _config(source: Source, given: Mapping[str, Any]) -> LoaderConfig:
         check_tuned(tuned, machine=_machine(), source=source, image_size=image_size)
     rank, world_size = _ranks(given.get("rank"), given.get("world_size"))
     device = str(given.get("device", "cpu"))
-    simple = ("shuffle", "seed", "augment", "on_error", "multiprocessing_context", "timeout")
+    simple = ("shuffle", "seed", "augment", "decode", "on_error", "multiprocessing_context", "timeout")
     return LoaderConfig(
         settings=_settings(given, tuned, device),
         tail=_tail(given, world_size),

@@ -71,6 +71,7 @@ class ImageLoader:
             source=source,
             seed=config.seed,
             augment=config.augment,
+            decode_mode=config.decode,
             image_size=config.image_size,
             on_error=config.on_error,
             pin_memory=config.settings.pin_memory and torch.cuda.is_available(),

@@ -42,12 +42,12 @@ def keys_of(batches: Batches) -> list[int]:
     return [key for batch in batches for key in batch["key"].tolist()]
 
 
-def pillow(path: Path, box: list[int], flip: bool) -> np.ndarray:
+def pillow(path: Path, box: list[int], flip: bool, size: int = SIZE) -> np.ndarray:
     """The reference, with Pillow alone: turn upright, crop, resize, mirror."""
     with Image.open(path) as image:
         upright = ImageOps.exif_transpose(image).convert("RGB")
     x, y, width, height = box
-    crop = upright.crop((x, y, x + width, y + height)).resize((SIZE, SIZE), Image.Resampling.BILINEAR)
+    crop = upright.crop((x, y, x + width, y + height)).resize((size, size), Image.Resampling.BILINEAR)
     return np.asarray(ImageOps.mirror(crop) if flip else crop)
 
 
@@ -70,12 +70,13 @@ def test_every_backend_and_storage_gives_the_same_two_epochs(
     assert_same(got, expected)
 
 
+@pytest.mark.parametrize("decode", ["fast", "exact"])
 @pytest.mark.parametrize("augment", ["train", "eval"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_image_is_pillows_crop_at_its_box(
-    datasets: dict[str, Path], image_folder: Path, kind: str, augment: str
+    datasets: dict[str, Path], image_folder: Path, kind: str, augment: str, decode: str
 ) -> None:
-    with open_loader(datasets[kind], "threads", 2, augment=augment) as loader:
+    with open_loader(datasets[kind], "threads", 2, augment=augment, decode=decode) as loader:
         names = [loader.dataset.name(row) for row in range(SAMPLES)]
         labels = [loader.dataset.class_names[label] for label in loader.dataset.index["label"]]
         differences, boxes, flips = [], [], []
@@ -91,8 +92,9 @@ def test_every_image_is_pillows_crop_at_its_box(
                 assert labels[row] == names[row].split("/")[0]
                 assert loader.dataset.class_names[batch["class"][place]] == labels[row]
 
-    assert np.mean(differences) <= 0.2
-    assert np.max(differences) <= 1.0
+    # Of pictures this small nearly all are reduced while decoding: docs/loading.md has figures at several sizes.
+    assert np.mean(differences) <= (0.1 if decode == "exact" else 1.0)
+    assert np.max(differences) <= (0.5 if decode == "exact" else 6)
     assert len(set(boxes)) > 15
     assert set(flips) == ({True, False} if augment == "train" else {False})
 
@@ -124,6 +126,51 @@ def test_a_resumed_run_equals_the_uninterrupted_one(
             got.extend(loader)
 
     assert_same(got, expected)
+
+
+@pytest.mark.parametrize(("backend", "workers"), BACKENDS)
+def test_decoding_exactly_changes_pixels_of_large_crops_and_nothing_else(
+    datasets: dict[str, Path], expected: Batches, backend: str, workers: int
+) -> None:
+    # given a state of the default, when the rest is decoded exactly
+    with open_loader(datasets["webdataset"]) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    with open_loader(datasets["webdataset"], backend, workers, decode="exact") as loader:
+        loader.load_state_dict(state)
+        got = list(loader)
+
+    # then it is the same samples and crops, and a picture differs only where its crop is twice its size or more
+    large = 0
+    for a, b in zip(got, expected[1:5], strict=True):
+        assert all(torch.equal(a[field], b[field]) for field in FIELDS if field != "image")
+        for place, box in enumerate(b["box"].tolist()):
+            if min(box[2:]) < 2 * SIZE:
+                assert torch.equal(a["image"][place], b["image"][place])
+            else:
+                large += not torch.equal(a["image"][place], b["image"][place])
+    assert large >= 3
+
+
+@pytest.mark.parametrize(("decode", "mean", "worst"), [("exact", 0.1, 0.5), ("fast", 0.2, 6.0)])
+def test_real_photographs_stay_within_the_published_tolerances(
+    shared_data: Path, decode: str, mean: float, worst: float
+) -> None:
+    root = shared_data / "imagenet-sample"
+    options = {"batch_size": 50, "augment": "train", "image_size": 224, "shuffle": True, "decode": decode}
+    differences = []
+    loader: Any = DataLoader(root, fields=("image", "index", "box", "flip"), num_workers=2, **options)
+    with loader:
+        for batch in loader:
+            for place, row in enumerate(batch["index"].tolist()):
+                box, flip = batch["box"][place].tolist(), bool(batch["flip"][place])
+                reference = pillow(root / loader.dataset.name(row), box, flip, 224).astype(int)
+                image = batch["image"][place].permute(1, 2, 0).numpy().astype(int)
+                differences.append(np.abs(image - reference).mean())
+
+    assert len(differences) == 250
+    assert np.mean(differences) <= mean
+    assert np.max(differences) <= worst
 
 
 def test_a_state_resumes_with_another_batch_size_and_other_ranks(datasets: dict[str, Path], expected: Batches) -> None:

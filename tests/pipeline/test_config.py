@@ -148,6 +148,7 @@ def test_settings_out_of_range_are_refused(field: str, value: Any) -> None:
         ("seed", 1 << 63),
         ("tail", "wrap"),
         ("augment", "none"),
+        ("decode", "draft"),
         ("image_size", 0),
         ("image_size", 4097),
         ("fields", ()),

@@ -76,10 +76,11 @@ static int begin(wf_decoder *d, const uint8_t *data, size_t length) {
     return WF_OK;
 }
 
-/* A box in the frame that the orientation shows, in the frame as stored. */
-static void unrotate(int orientation, int stored_width, int stored_height, const int32_t in[4], int32_t out[4]) {
+/* A box in the frame that the orientation shows, in the frame as stored; checked before any number overflows. */
+static int unrotate(int orientation, int stored_width, int stored_height, const int32_t in[4], int32_t out[4]) {
     int x = in[0], y = in[1], w = in[2], h = in[3];
     int shown_width = orientation >= 5 ? stored_height : stored_width, shown_height = orientation >= 5 ? stored_width : stored_height;
+    if (x < 0 || y < 0 || w < 1 || h < 1 || (int64_t)x + w > shown_width || (int64_t)y + h > shown_height) return WF_BAD_BOX;
     int mx = shown_width - x - w, my = shown_height - y - h;
     switch (orientation) {
     case 2: out[0] = mx, out[1] = y, out[2] = w, out[3] = h; break;
@@ -91,6 +92,7 @@ static void unrotate(int orientation, int stored_width, int stored_height, const
     case 8: out[0] = my, out[1] = x, out[2] = h, out[3] = w; break;
     default: out[0] = x, out[1] = y, out[2] = w, out[3] = h;
     }
+    return WF_OK;
 }
 
 static void transpose(const uint8_t *in, uint8_t *out, int width, int height) {
@@ -106,9 +108,8 @@ static int run(wf_decoder *d, const uint8_t *data, size_t length, const wf_view 
     int swap = orientation >= 5;
     int cols = swap ? view->height : view->width, lines = swap ? view->width : view->height; /* of the output, as stored */
     int32_t b[4] = {0, 0, (int32_t)j->image_width, (int32_t)j->image_height};
-    if (!view->whole) unrotate(orientation, (int)j->image_width, (int)j->image_height, view->box, b);
-    if (b[0] < 0 || b[1] < 0 || b[2] < 1 || b[3] < 1 || (int64_t)b[0] + b[2] > j->image_width || (int64_t)b[1] + b[3] > j->image_height)
-        return WF_BAD_BOX;
+    if (!view->whole) status = unrotate(orientation, (int)j->image_width, (int)j->image_height, view->box, b);
+    if (status) return status;
     int scale = 1;
     int64_t least_width = 2 * (int64_t)view->headroom * cols, least_height = 2 * (int64_t)view->headroom * lines;
     while (view->headroom && scale < 8 && b[2] >= least_width * scale && b[3] >= least_height * scale) scale *= 2;
@@ -178,6 +179,14 @@ int wf_decode(wf_decoder *d, const uint8_t *data, size_t length, const wf_view *
         return d->errors.no_memory ? WF_MEMORY : WF_CORRUPT;
     }
     int status = run(d, data, length, view, out);
+    int reduced = d->jpeg.scale_denom > 1;
     jpeg_abort_decompress(&d->jpeg);
+    /* Damaged coefficients lie out of range: a reduced decode clips them elsewhere, and shows another picture. */
+    if (status == WF_OK && reduced && d->errors.base.num_warnings) {
+        wf_view full = *view;
+        full.headroom = 0;
+        status = run(d, data, length, &full, out);
+        jpeg_abort_decompress(&d->jpeg);
+    }
     return status;
 }

@@ -20,7 +20,7 @@ const char *wf_decoder_message(const wf_decoder *decoder);
    flip: mirror left and right after the crop.
    width, height: of the output.
    headroom: 0, or let libjpeg halve, quarter or eighth the picture while it decodes, where the crop stays at least this
-   many times as large as the output.
+   many times as large as the output; not where it warns of damage.
    whole: all of the picture, read on to the end of the file, so that all damage is found. */
 typedef struct {
     int32_t box[4];

@@ -125,7 +125,7 @@ def test_without_torchvisions_decoder_the_reference_path_takes_over(
     encode: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = encode("JPEG")
-    monkeypatch.setattr(cpu, "_decode_jpeg", None)
+    monkeypatch.setattr(cpu, "_torchvision_decoder", lambda: None)
 
     assert np.array_equal(decoded(data, (4, 4, 40, 40), True, 16), expected(data, (4, 4, 40, 40), True, 16))
 

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import subprocess
 import sys
 import threading
 import types
@@ -225,3 +226,24 @@ def test_a_corrupt_sample_of_a_repeated_source_is_named_by_its_own_row(tmp_path:
     # when row 5 is asked for, then the error names row 1, which is b.jpg
     with pytest.raises(CorruptSampleError, match=r"Sample 1 of .* originally 'class/b\.jpg'"):
         decoder.decode(next(tasks([5])))
+
+
+LOAD_WITHOUT_TORCHVISION = """
+import sys
+from wellfed.pipeline import DataLoader
+with DataLoader(sys.argv[1], batch_size=4, image_size=8, augment="train", num_workers=1) as loader:
+    assert len(next(iter(loader))[0]) == 4
+assert "torchvision" not in sys.modules
+"""
+
+
+def test_jpegs_load_without_the_second_that_importing_torchvision_takes(image_folder: Path) -> None:
+    pytest.importorskip("wellfed.pipeline.decode._jpeg", reason="without the C extension torchvision decodes")
+    run = subprocess.run(
+        [sys.executable, "-c", LOAD_WITHOUT_TORCHVISION, str(image_folder)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    assert run.returncode == 0, run.stderr

@@ -1,4 +1,4 @@
-"""The photos that are converted: hard links or copies of a few hundred real ones, in class folders."""
+"""The photos that benchmarks work on: hard links or copies of a few hundred real ones, in class folders."""
 
 from __future__ import annotations
 

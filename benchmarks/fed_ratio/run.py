@@ -1,0 +1,133 @@
+"""One configuration measured: the ceiling and every feed once a round, in a new random order."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from wellfed.pipeline.config import LoaderSettings
+from wellfed.pipeline.errors import WellfedError
+from wellfed.pipeline.tune.machine import MachineRig
+from wellfed.pipeline.tune.rig import OutOfDeviceMemoryError, Trial, Window
+from wellfed.pipeline.tune.run import opened
+
+from .feeds import Configuration, UnknownFeedError, settings_of
+
+Say = Callable[[str], None]
+_FIRST_SECONDS = 0.5
+"""Of the run that opens each loader, or compiles the step; thrown away."""
+_KEPT = (
+    *("samples", "steps", "batch_size", "wall_seconds", "samples_per_second", "wait_share", "util_percent"),
+    *("util_reason", "util_source", "util_samples", "peak_bytes", "torch_peak_reserved_bytes"),
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long and how often."""
+
+    rounds: int
+    seconds: float
+    batch_size: int
+    image_size: int
+    seed: int
+
+
+def measure_configuration(
+    configuration: Configuration, feeds: Sequence[str], dataset: str, device: str, plan: Plan, say: Say
+) -> dict[str, Any]:
+    """Raw windows of the ceiling and of each feed, round by round, and each loader's own rate.
+
+    A feed that cannot be described, opened or run is in `absent`, with the reason; the others go on.
+
+    Raises:
+        WellfedError: dataset, step or device cannot be opened.
+        OutOfDeviceMemoryError: the step does not fit on the device.
+    """
+    began = time.monotonic()
+    run: dict[str, Any] = {
+        "configuration": configuration.name,
+        "step": configuration.step,
+        "images": configuration.images,
+        "wanted": configuration.wanted,
+        "floor": configuration.floor,
+        "batch_size": plan.batch_size,
+        "image_size": plan.image_size,
+        "rounds": plan.rounds,
+        "seconds_per_window": plan.seconds,
+    }
+    with opened(
+        dataset, configuration.step, device, image_size=plan.image_size, seed=plan.seed, clock=time.perf_counter
+    ) as on:
+        run["device"] = on.accelerator.description
+        run["dataset"] = {"samples": len(on.source), "epoch_samples": on.rig.epoch_samples(plan.batch_size)}
+        say(f"{configuration.name}: preparing the step")
+        on.rig.ceiling(plan.batch_size, _FIRST_SECONDS)
+        trials, absent = _trials(on.rig, feeds, plan, pin=on.accelerator.torch_device != "cpu", say=say)
+        windows = _rounds(on.rig, trials, absent, plan, say)
+        for trial in trials:
+            on.rig.drop(trial)
+        say(f"{configuration.name}: the loaders alone")
+        run["ceiling"] = windows[None]
+        run["feeds"] = [
+            {
+                "feed": trial.id,
+                "settings": _settings(trial).to_dict(),
+                "windows": windows[trial.id],
+                "loader_alone": round(on.rig.loader_alone(_settings(trial), plan.seconds), 1),
+            }
+            for trial in trials
+            if trial.id not in absent
+        ]
+        run["absent"] = absent
+    run["seconds"] = round(time.monotonic() - began, 1)
+    return run
+
+
+def _settings(trial: Trial) -> LoaderSettings:
+    assert trial.settings is not None
+    return trial.settings
+
+
+def _trials(
+    rig: MachineRig, feeds: Sequence[str], plan: Plan, *, pin: bool, say: Say
+) -> tuple[list[Trial], dict[str, str]]:
+    """Those that open and feed a step, and why others do not."""
+    trials, absent = [], {}
+    for feed in feeds:
+        say(f"opening {feed}")
+        try:
+            settings = settings_of(feed, batch_size=plan.batch_size, pin_memory=pin)
+            trial = Trial(feed, feed, "candidate", settings, plan.batch_size)
+            rig.fed(trial, _FIRST_SECONDS)
+        except (UnknownFeedError, WellfedError, OutOfDeviceMemoryError) as error:
+            say(f"absent: {feed}: {error}")
+            absent[feed] = str(error)
+            continue
+        trials.append(trial)
+    return trials, absent
+
+
+def _rounds(
+    rig: MachineRig, trials: Sequence[Trial], absent: dict[str, str], plan: Plan, say: Say
+) -> dict[str | None, list[dict[str, Any]]]:
+    windows: dict[str | None, list[dict[str, Any]]] = {None: [], **{trial.id: [] for trial in trials}}
+    orders = random.Random(plan.seed)
+    for number in range(plan.rounds):
+        items: list[Trial | None] = [None, *(trial for trial in trials if trial.id not in absent)]
+        for item in orders.sample(items, len(items)):
+            if item is None:
+                window: Window = rig.ceiling(plan.batch_size, plan.seconds)
+            else:
+                try:
+                    window = rig.fed(item, plan.seconds)
+                except (WellfedError, OutOfDeviceMemoryError) as error:
+                    absent[item.id] = f"failed in round {number + 1}: {error}"
+                    continue
+            kept = window.to_dict()
+            windows[None if item is None else item.id].append({name: kept[name] for name in _KEPT})
+            say(f"round {number + 1}: {item.id if item else 'ceiling'}: {kept['samples_per_second']:,.0f} img/s")
+    return windows

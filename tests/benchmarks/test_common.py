@@ -1,0 +1,69 @@
+"""Processes, their memory, and paired ratios."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+Load = Callable[[str], Any]
+
+
+def test_a_ratio_is_paired_by_round(load: Load) -> None:
+    # given rates of 2 and 8 over 1 and 2, and of 4 over 1
+    found = load("common.ratios").ratio([2.0, 8.0, 4.0], [1.0, 2.0, 1.0])
+    # then each round has its own ratio
+    assert found["rounds"] == [2.0, 4.0, 4.0]
+    assert found["median"] == 4.0
+    assert found["low"] <= 4.0 <= found["high"]
+
+
+def test_a_child_that_fails_says_how_it_ended(load: Load) -> None:
+    process = load("common.process")
+    with pytest.raises(RuntimeError, match=r"ended with 3: it broke"):
+        process.run_child(
+            [sys.executable, "-c", "import sys; print('it broke', file=sys.stderr); sys.exit(3)"],
+            timeout=60,
+            env=dict(os.environ),
+        )
+
+
+def test_a_child_that_hangs_is_ended_with_its_children(load: Load) -> None:
+    process = load("common.process")
+    seen: set[int] = set()
+    code = "import subprocess; subprocess.run(['sleep', '600'])"
+
+    def watch(pid: int) -> None:
+        seen.update(process.tree(pid))
+
+    with pytest.raises(RuntimeError, match="did not end within"):
+        process.run_child([sys.executable, "-c", code], timeout=2, env=dict(os.environ), watch=watch)
+
+    assert len(seen) == 2
+    assert [pid for pid in seen if _runs(pid)] == []
+
+
+def _runs(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_memory_of_a_tree_holds_its_children(load: Load) -> None:
+    process = load("common.process")
+    code = "data = bytearray(50_000_000); print(flush=True); input()"
+    before = process.tree_pss(os.getpid())["Pss_Anon"]
+    child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert child.pid in process.tree(os.getpid())
+        assert process.tree_pss(os.getpid())["Pss_Anon"] - before > 45_000_000
+    finally:
+        child.communicate(b"\n")

@@ -68,6 +68,8 @@ def _decoders() -> dict[str, str]:
     from torchvision import io
 
     from ..decode.chunk import native_state
+    from ..loader.dali_library import dali_state
+    from ..loader.nvjpeg import has_nvjpeg
 
     jpeg = "libjpeg-turbo" if features.check_feature("libjpeg_turbo") else "libjpeg"
     decoders = {"Pillow": f"{jpeg} {features.version('jpg')}" if features.check("jpg") else "built without JPEG"}
@@ -76,7 +78,12 @@ def _decoders() -> dict[str, str]:
         decoders["torchvision"] = "available"
     except RuntimeError as error:
         decoders["torchvision"] = f"not usable: {str(error).splitlines()[0]}"
-    return {"C extension": native_state(), **decoders}
+    return {
+        "C extension": native_state(),
+        **decoders,
+        "nvJPEG": "available, on CUDA devices" if has_nvjpeg() else "not in this torchvision, which has no CUDA",
+        "DALI": dali_state(),
+    }
 
 
 def _torch_cuda() -> dict[str, Any]:

@@ -28,7 +28,7 @@ def native_state() -> str:
 
 
 def decode_chunk(
-    encoded: Sequence[bytes],
+    encoded: Sequence[bytes | memoryview],
     boxes: np.ndarray,
     orientations: np.ndarray,
     flips: np.ndarray,
@@ -71,7 +71,7 @@ def decode_chunk(
     failures: dict[int, str] = {}
     for place in waiting:
         try:
-            decode_into(encoded[place], boxes[place].tolist(), bool(flips[place]), out[place])
+            decode_into(bytes(encoded[place]), boxes[place].tolist(), bool(flips[place]), out[place])
         except SampleRejectedError as error:
             failures[place] = str(error)
     return failures

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from ..errors import UsageError
 from .base import Source
+from .reading import Encoded, read_rows
 
 
 class RepeatedSource:
@@ -71,6 +73,12 @@ class RepeatedSource:
     def read(self, row: int) -> bytes:
         """The encoded image of a row; raises as the source's `read`."""
         return self.source.read(self._row(row))
+
+    def read_rows(self, rows: np.ndarray) -> Sequence[Encoded]:
+        """See `ManyReader`."""
+        for row in (rows.min(), rows.max()) if len(rows) else ():
+            self._row(int(row))
+        return read_rows(self.source, rows % len(self.source))
 
     def name(self, row: int) -> str:
         """The original relative path of a row."""

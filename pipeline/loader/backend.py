@@ -58,6 +58,9 @@ class Backend(Protocol):
 
 
 BACKENDS = {
+    "dali": "dali:DaliBackend",
+    "hybrid": "hybrid:HybridBackend",
+    "nvjpeg": "nvjpeg:NvjpegBackend",
     "processes": "processes:ProcessesBackend",
     "threads": "threads:ThreadsBackend",
 }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -14,9 +15,12 @@ from ..decode.chunk import decode_chunk
 from ..decode.cpu import image_frame
 from ..errors import CorruptSampleError, SampleRejectedError
 from ..formats import RepeatedSource, Source
+from ..formats.reading import Encoded, read_rows
 from .blocks import Blocks
 
-__all__ = ["BatchDecoder", "BatchTask", "HostBatch", "SampleFailure"]
+__all__ = ["BatchDecoder", "BatchTask", "Decoded", "Fetched", "HostBatch", "SampleFailure"]
+
+Side = Literal["cpu", "gpu"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +54,9 @@ class HostBatch:
         flips: whether the crop was mirrored; bool, shape (b,).
         valid: False for repeats: padding, and places filled instead of a corrupt sample; bool, shape (b,).
         skipped: corrupt samples whose places were filled.
+        side: who decoded it, "cpu" or "gpu"; DALI on the CPU counts as the latter, whose place it takes.
+        reference: samples that the "gpu" side could not decode and the CPU path did.
+        made: recorded once images that lie on a CUDA device are written; None for images in host memory.
     """
 
     task: BatchTask
@@ -61,6 +68,9 @@ class HostBatch:
     flips: torch.Tensor
     valid: torch.Tensor
     skipped: int = 0
+    side: Side = "cpu"
+    reference: int = 0
+    made: Any = None
 
     def pin_memory(self, device: str | None = None) -> HostBatch:
         """A copy in page-locked memory; torch's pinning thread calls this by name."""
@@ -69,6 +79,45 @@ class HostBatch:
             value = getattr(self, field.name)
             pinned[field.name] = value.pin_memory() if isinstance(value, torch.Tensor) else value
         return HostBatch(**pinned)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fetched:
+    """Encoded samples of consecutive places of a batch, whose boxes and flips are drawn.
+
+    Attributes:
+        start: the first place.
+        encoded: n encoded images.
+        widths, heights: as encoded, pixels; int64, shape (n,).
+        orientations: EXIF 1..8; uint8, shape (n,).
+        unread: places, counted from `start`, whose header cannot be read, with the reason.
+    """
+
+    start: int
+    encoded: Sequence[Encoded]
+    widths: np.ndarray
+    heights: np.ndarray
+    orientations: np.ndarray
+    unread: dict[int, str]
+
+
+@dataclass(kw_only=True)
+class Decoded:
+    """What one side has decoded, in the batches handed over so far.
+
+    Attributes:
+        batches, samples: how many.
+        reference: samples among them that the side's own decoder could not decode, and the CPU path did.
+    """
+
+    batches: int = 0
+    samples: int = 0
+    reference: int = 0
+
+    def add(self, batch: HostBatch) -> None:
+        self.batches += 1
+        self.samples += len(batch.rows)
+        self.reference += batch.reference
 
 
 @dataclass(frozen=True)
@@ -116,15 +165,20 @@ class BatchDecoder:
         """Bytes of the images of one batch."""
         return batch_size * 3 * self.image_size * self.image_size
 
-    def allocate(self, task: BatchTask, blocks: Blocks | None = None) -> HostBatch:
+    def allocate(
+        self, task: BatchTask, blocks: Blocks | None = None, *, pixels: torch.Tensor | None = None
+    ) -> HostBatch:
         """A batch with everything the index knows, and pixels still to be decoded, in one of `blocks` where given.
 
-        Page-locked pixels come from torch's caching allocator instead, which uses them again by itself.
+        `pixels` are the caller's own, uint8 of shape (b, S, S, 3), on any device. Page-locked pixels come from torch's
+        caching allocator instead, which uses them again by itself.
         """
         shape = (len(task.rows), self.image_size, self.image_size, 3)
         count = len(task.rows)
         index = self.source.index[task.rows]
-        if blocks is None or self.pin_memory:
+        if pixels is not None:
+            pass
+        elif blocks is None or self.pin_memory:
             pixels = torch.empty(shape, dtype=torch.uint8, pin_memory=self.pin_memory)
         else:
             pixels = blocks.uint8(shape)
@@ -166,28 +220,47 @@ class BatchDecoder:
         Raises:
             DamagedDatasetError: a sample's bytes are missing.
         """
+        fetched = self.fetch(batch, start, stop, drawn=drawn)
+        return self.decode_fetched(batch, fetched, np.arange(stop - start), batch.images[start:stop])
+
+    def fetch(self, batch: HostBatch, start: int, stop: int, *, drawn: bool = False) -> Fetched:
+        """Read places start..stop-1, and draw their boxes and flips into the batch unless `drawn`.
+
+        Raises:
+            DamagedDatasetError: a sample's bytes are missing.
+        """
         rows = batch.task.rows[start:stop]
         index = self.source.index[rows]
-        encoded = [self.source.read(int(row)) for row in rows]
-        failures: dict[int, str] = {}
+        encoded = read_rows(self.source, rows)
+        unread: dict[int, str] = {}
         orientations = index["orientation"].copy()
-        if drawn:
-            boxes, flips = batch.boxes[start:stop].numpy(), batch.flips[start:stop].numpy()
-        else:
-            widths, heights = index["width"].astype(np.int64), index["height"].astype(np.int64)
+        widths, heights = index["width"].astype(np.int64), index["height"].astype(np.int64)
+        if not drawn:
             for place in np.flatnonzero((widths == 0) | (heights == 0)).tolist():
                 # A folder read directly has no sizes in its index; the header is read here instead.
                 try:
-                    widths[place], heights[place], orientations[place] = image_frame(encoded[place])
+                    widths[place], heights[place], orientations[place] = image_frame(bytes(encoded[place]))
                 except SampleRejectedError as error:
-                    failures[place] = str(error)
+                    unread[place] = str(error)
                     widths[place] = heights[place] = 1
             boxes, flips = self._crops(batch.task.epoch, index["key"], widths, heights, orientations)
             batch.boxes[start:stop] = torch.from_numpy(boxes)
             batch.flips[start:stop] = torch.from_numpy(flips)
+        return Fetched(
+            start=start, encoded=encoded, widths=widths, heights=heights, orientations=orientations, unread=unread
+        )
+
+    def decode_fetched(
+        self, batch: HostBatch, fetched: Fetched, places: np.ndarray, out: torch.Tensor
+    ) -> list[SampleFailure]:
+        """Decode these of the fetched places, counted from `fetched.start`, into `out`: uint8, shape (k, 3, S, S)."""
+        boxes, flips = batch.boxes.numpy()[fetched.start + places], batch.flips.numpy()[fetched.start + places]
+        encoded = [fetched.encoded[place] for place in places]
         # A place whose header could not be read fails again here, with the decoder's own reason.
-        failures |= decode_chunk(encoded, boxes, orientations, flips, batch.images[start:stop], self.decode_mode)
-        return [SampleFailure(start + place, reason) for place, reason in sorted(failures.items())]
+        failures = decode_chunk(encoded, boxes, fetched.orientations[places], flips, out, self.decode_mode)
+        reasons = {int(place): fetched.unread[place] for place in places if place in fetched.unread}
+        reasons |= {int(places[number]): reason for number, reason in failures.items()}
+        return [SampleFailure(fetched.start + place, reason) for place, reason in sorted(reasons.items())]
 
     def _crops(
         self, epoch: int, keys: np.ndarray, widths: np.ndarray, heights: np.ndarray, orientations: np.ndarray

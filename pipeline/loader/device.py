@@ -61,6 +61,8 @@ def _deliver_to_cuda(
 
     def start(batch: HostBatch) -> tuple[HostBatch, Tensors, Any]:
         with torch.cuda.stream(copies):
+            if batch.made is not None:
+                copies.wait_event(batch.made)
             # From page-locked memory these return at once; torch keeps the host memory until the copy is done.
             there = {name: tensor.to(device, non_blocking=True) for name, tensor in select(batch).items()}
             done = torch.cuda.Event()

@@ -19,6 +19,7 @@ from .tuned import check_tuned, load_tuned
 __all__ = ["DataLoader", "make_loader"]
 
 AUTO_BACKEND = "threads"
+DEFAULTS = LoaderSettings()
 
 _SHARED = (
     "batch_size",
@@ -37,6 +38,9 @@ _OURS = (
     "decode",
     "device",
     "fields",
+    "gpu_share",
+    "hw_decoder_load",
+    "hybrid_schedule",
     "image_size",
     "on_error",
     "rank",
@@ -44,6 +48,8 @@ _OURS = (
     "tail",
     "world_size",
 )
+_OF_BACKENDS = {"gpu_share": ("hybrid",), "hw_decoder_load": ("dali", "hybrid"), "hybrid_schedule": ("hybrid",)}
+"""Arguments that only these backends use."""
 _TORCH_ONLY = {
     "sampler": "the order comes from shuffle= and seed=",
     "batch_sampler": "the order comes from shuffle= and seed=",
@@ -90,8 +96,13 @@ def DataLoader(source: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N802 (to
         rank, world_size: left out, from torch.distributed, else from RANK and WORLD_SIZE, else one rank.
         device: "cpu", "cuda" or "cuda:N".
         seed: of order, crops and flips.
-        backend: "threads", "processes", or "auto": that of `tuned`, otherwise threads (reasons below).
-        num_workers: decoding threads or processes; left out, from `tuned`, else the usable cores.
+        backend: "threads", "processes", "dali", "nvjpeg", "hybrid", or "auto": that of `tuned`, otherwise threads
+            (reasons below).
+        num_workers: decoding threads or processes, with "dali" its host threads; 0 decodes on the CPU in the calling
+            thread, whatever the backend. Left out, from `tuned`, else the usable cores.
+        hw_decoder_load: of "dali" and "hybrid": share of a batch for the GPU's JPEG engines; left out, 0.75.
+        gpu_share, hybrid_schedule: of "hybrid": share of the batches that the GPU decodes, left out 0.66; "fixed", or
+            "greedy", which gives a batch to whichever side is free.
         prefetch_factor, persistent_workers, pin_memory, multiprocessing_context, timeout: as in torch. pin_memory left
             out is True for CUDA devices; persistent_workers left out is True.
         tuned: a tuned-config file or `TunedConfig`; refused where it was found on another dataset, image size or
@@ -102,6 +113,7 @@ def DataLoader(source: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N802 (to
         ConfigError: a value out of range.
         TunedConfigMismatchError: `tuned` does not fit.
         DeviceError: the device cannot be used.
+        MissingDependencyError: the backend's library is not installed, or not for this CUDA; with the pip line.
         ResourceError: from iterating, when shared memory is too small for the processes.
 
     "auto" means threads: the decoders release the GIL, and threads start at once, need no shared memory and move no
@@ -217,11 +229,25 @@ def _settings(given: Mapping[str, Any], tuned: TunedConfig | None, device: str) 
 
     backend: Any = given.get("backend") or "auto"
     if backend not in ("auto", *get_args(BackendName)):
+        names = [repr(name) for name in get_args(BackendName)]
         raise ConfigError(
-            "backend is 'auto', " + " or ".join(map(repr, get_args(BackendName))), got=backend, remedy="Choose one."
+            f"backend is 'auto', {', '.join(names[:-1])} or {names[-1]}", got=backend, remedy="Choose one."
         )
     if backend == "auto":
         backend = tuned.settings.backend if tuned else AUTO_BACKEND
+    for name, backends in _OF_BACKENDS.items():
+        if given.get(name) is not None and backend not in backends:
+            raise UsageError(
+                f"{name} is for backend " + " and ".join(map(repr, backends)),
+                got=f"{name}={given[name]!r} with backend {backend!r}",
+                remedy="Leave it out, or name that backend.",
+            )
+    if given.get("gpu_share") is not None and choose("hybrid_schedule", DEFAULTS.hybrid_schedule) == "greedy":
+        raise UsageError(
+            "gpu_share is for the fixed schedule of backend 'hybrid'; the greedy one gives batches to whoever is free",
+            got=f"gpu_share={given['gpu_share']!r} with hybrid_schedule='greedy'",
+            remedy="Leave one of them out.",
+        )
     num_workers = choose("num_workers", None)
     return LoaderSettings(
         backend=backend,
@@ -230,6 +256,9 @@ def _settings(given: Mapping[str, Any], tuned: TunedConfig | None, device: str) 
         persistent_workers=choose("persistent_workers", True),
         pin_memory=choose("pin_memory", device.startswith("cuda")),
         batch_size=choose("batch_size", 1),
+        hw_decoder_load=choose("hw_decoder_load", DEFAULTS.hw_decoder_load),
+        gpu_share=choose("gpu_share", DEFAULTS.gpu_share),
+        hybrid_schedule=choose("hybrid_schedule", DEFAULTS.hybrid_schedule),
     )
 
 

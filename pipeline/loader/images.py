@@ -15,7 +15,7 @@ from ..errors import ConfigError, UsageError
 from ..formats.base import Source
 from ..sampling import BatchPlan, cut_batches, epoch_order, steps_left
 from .backend import Backend, BatchStream, open_backend
-from .batch import BatchDecoder, BatchTask, HostBatch
+from .batch import BatchDecoder, BatchTask, Decoded, HostBatch, Side
 from .device import check_device, deliver
 
 __all__ = ["ImageLoader"]
@@ -62,6 +62,8 @@ class ImageLoader:
         self.config = config
         self.skipped = 0
         """Corrupt samples whose places were filled, in the batches handed over so far (on_error="skip")."""
+        self.decoded: dict[Side, Decoded] = {"cpu": Decoded(), "gpu": Decoded()}
+        """What the CPU path, and what DALI or nvJPEG decoded, in the batches handed over so far."""
         self._device = check_device(config.device)
         self._samples = len(source)
         if config.tail == "drop":
@@ -145,6 +147,7 @@ class ImageLoader:
 
     def _advance(self, epoch: int, batch: HostBatch) -> None:
         self.skipped += batch.skipped
+        self.decoded[batch.side].add(batch)
         after = batch.task.position_after
         # Rank 0 has a batch wherever any rank has one, so this is the end of the epoch for all of them.
         if self._steps(after, 0) == 0:

@@ -48,7 +48,7 @@ class ThreadsBackend:
         if self._stream is not None:
             self._stream.close()
         if self._pool is None:
-            self._pool = _single_core_pool(self._workers)
+            self._pool = single_core_pool(self._workers)
         self._stream = _ThreadStream(
             self._decoder,
             self._pool,
@@ -69,7 +69,7 @@ class ThreadsBackend:
             self._pool = None
 
 
-def _single_core_pool(workers: int) -> ThreadPoolExecutor:
+def single_core_pool(workers: int) -> ThreadPoolExecutor:
     """Threads whose torch operations run on one core each; otherwise each would get a team of threads of its own.
 
     `torch.set_num_threads` acts on the calling thread, but also sets what threads not seen yet and MKL will use

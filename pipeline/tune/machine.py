@@ -277,7 +277,7 @@ class MachineRig:
     def _drain(self, feed: _Feed, settings: LoaderSettings | None) -> None:
         """Take what was made ready beforehand: a window that begins with a full queue flatters the loader."""
         ready = 1 if settings is None else 1 + settings.num_workers * settings.prefetch_factor
-        if settings is not None and settings.backend == "threads":
+        if settings is not None and settings.backend != "processes":
             # Threads decode one batch together: beyond a few batches the queue refills while it is emptied.
             ready = min(ready, 1 + 2 * settings.prefetch_factor)
         for _ in range(ready):
@@ -288,7 +288,7 @@ class MachineRig:
 
     def _warm(self, step: Step, feed: _Feed, settings: LoaderSettings | None, seconds: float) -> None:
         self._drain(feed, settings)
-        workers = 0 if settings is None or settings.backend == "threads" else settings.num_workers
+        workers = 0 if settings is None or settings.backend != "processes" else settings.num_workers
         self._measure(step, feed, seconds, max_steps=1 if settings is None else _WARM_STEPS + workers)
 
     def _guarded(self, batch_size: int, run: Callable[[], Window]) -> Window:

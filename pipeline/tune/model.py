@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..config import LoaderSettings
+from ..loader.engine_backend import dali_threads
 
 
 @dataclass(frozen=True)
@@ -66,4 +67,23 @@ class Model:
         ceiling, curve = self.ceilings.get(settings.batch_size), self.curves.get(settings.backend)
         if ceiling is None or curve is None:
             return None
+        if settings.backend == "hybrid":
+            return min(ceiling, self._hybrid_rate(settings))
         return min(ceiling, curve.rate(settings.num_workers))
+
+    def _hybrid_rate(self, settings: LoaderSettings) -> float:
+        """Both sides decode at once, so the one that is slower for its share of the batches sets the rate.
+
+        Where the sides were not measured by themselves, what the backend reached with its default share.
+        """
+        cpu = self.curves.get("threads")
+        gpu = self.curves.get("dali") or self.curves.get("nvjpeg")
+        if cpu is None or gpu is None:
+            return self.curves["hybrid"].rate(settings.num_workers)
+        gpu_workers = dali_threads(settings.num_workers)
+        sides = []
+        if settings.gpu_share > 0:
+            sides.append(gpu.rate(gpu_workers) / settings.gpu_share)
+        if settings.gpu_share < 1:
+            sides.append(cpu.rate(max(1, settings.num_workers - gpu_workers)) / (1 - settings.gpu_share))
+        return min(sides)

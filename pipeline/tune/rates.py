@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any, get_args
+from typing import Any
 
-from ..config import BackendName, LoaderSettings
+from ..config import LoaderSettings
 from .memory import MemoryPlan
 from .model import Model, WorkerCurve, fit_curve
 from .rig import OutOfDeviceMemoryError, Rig, Window, rate
@@ -86,6 +86,8 @@ class Rates:
         ]
 
 
+_OF_DEVICES = ("dali", "nvjpeg", "hybrid")
+
 _LEAST_GAIN = 0.6
 """Of the workers' number: threads that fought for the GIL once reached 0.3 on 16 cores, everything else 0.8 or more."""
 
@@ -140,12 +142,12 @@ def measure_loaders(
     """Each backend alone with all cores' workers, then with one, as far as memory and time allow.
 
     A backend that seems to gain little from workers is measured once more: whatever else ran on the machine for that
-    second may have been the reason.
+    second may have been the reason. Those that decode on the device gain little by nature.
     """
     points: list[LoaderSettings] = []
     for workers in sorted({1, limits.cores}, reverse=True):
         # Threads first: they start at once, and where time is short one backend is measured rather than none.
-        for backend in sorted(get_args(BackendName), key=lambda name: name == "processes"):
+        for backend in sorted(limits.backends, key=("threads", *_OF_DEVICES, "processes").index):
             settings = LoaderSettings(
                 backend=backend, num_workers=workers, batch_size=batch_size, pin_memory=pin_memory
             )
@@ -169,6 +171,6 @@ def measure_loaders(
     for name, curve in rates.curves(limits.cores).items():
         again = [settings for settings in points if settings.backend == name]
         most = max(settings.num_workers for settings in again)
-        if curve.rate(most) < _LEAST_GAIN * most * curve.rate(1):
+        if name not in _OF_DEVICES and curve.rate(most) < _LEAST_GAIN * most * curve.rate(1):
             for settings in again:
                 measure(settings)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..config import TunedConfig, TuneRequest
 from ..errors import UsageError
 from ..formats import Source, open_source
 from ..hardware import fingerprint, preflight
+from ..loader.usable import usable_backends
 from ..training import Accelerator, StepSpec, open_accelerator
 from .assemble import dataset_facts, device_facts, report, tuned_config
 from .driver import Device, Driver, Progress, quiet
@@ -88,7 +89,8 @@ def run_tune(
     ) as on:
         if len(on.source) == 0:
             raise UsageError("the dataset must hold samples", got=on.source.location, remedy="Convert it again.")
-        driver = Driver(on.rig, request, limits_of(facts), on.device, progress=say, started=started)
+        limits = replace(limits_of(facts), backends=usable_backends(on.accelerator.torch_device))
+        driver = Driver(on.rig, request, limits, on.device, progress=say, started=started)
         result = driver.run()
         tuned = tuned_config(result, on.source, on.spec, on.accelerator, machine)
         times = repeat_times(len(on.source), tuned.settings.batch_size)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import get_args
 
 from ..config import BackendName, LoaderSettings
+from ..loader.engine_backend import batches_ahead
 from .model import Model
 
 TIE = 0.02
 """Settings within this share of the best are equal, and the smaller one is taken (design section 7)."""
 
 _PREFETCH = (2, 4)
+_GPU_SHARES = (0.66, 0.33, 0.5, 0.8)  # the default first: other backends have it too, unused
 _WORTH = 0.85  # predictions err, but not by more than this without the two-point fit showing it
 _HEADROOM = 1.05  # a loader must be this much faster than the step to feed it despite jitter
 
@@ -25,11 +26,13 @@ class Limits:
         cores: usable cores.
         memory_bytes: host memory that waiting batches may take; None where not measured.
         shm_bytes: /dev/shm that batches of worker processes may take; None where not measured.
+        backends: those that can run on the device.
     """
 
     cores: int
     memory_bytes: int | None
     shm_bytes: int | None
+    backends: tuple[BackendName, ...] = ("threads", "processes")
 
 
 def batch_bytes(batch_size: int, image_size: int) -> int:
@@ -39,8 +42,11 @@ def batch_bytes(batch_size: int, image_size: int) -> int:
 
 def waiting_bytes(settings: LoaderSettings, image_size: int) -> int:
     """Most bytes of finished batches waiting at once, one in the making at each worker included."""
+    one = batch_bytes(settings.batch_size, image_size)
     workers = max(1, settings.num_workers)
-    return batch_bytes(settings.batch_size, image_size) * workers * (settings.prefetch_factor + 1)
+    if settings.backend not in ("threads", "processes") and settings.num_workers:
+        return (batches_ahead(one, settings.prefetch_factor) + 1) * one
+    return one * workers * (settings.prefetch_factor + 1)
 
 
 def fits(settings: LoaderSettings, limits: Limits, image_size: int) -> bool:
@@ -72,21 +78,23 @@ def all_points(
     points = []
     for batch_size in sorted(batch_sizes):
         for workers in worker_counts(limits.cores):
-            for backend in get_args(BackendName):
+            for backend in limits.backends:
                 # Without workers every backend decodes in the calling thread: one point stands for all.
                 if workers == 0 and backend != "threads":
                     continue
                 for prefetch in _PREFETCH if workers else _PREFETCH[:1]:
-                    point = LoaderSettings(
-                        backend=backend,
-                        num_workers=workers,
-                        prefetch_factor=prefetch,
-                        persistent_workers=True,
-                        pin_memory=pin_memory,
-                        batch_size=batch_size,
-                    )
-                    if fits(point, limits, image_size):
-                        points.append(point)
+                    for share in _GPU_SHARES if backend == "hybrid" else _GPU_SHARES[:1]:
+                        point = LoaderSettings(
+                            backend=backend,
+                            num_workers=workers,
+                            prefetch_factor=prefetch,
+                            persistent_workers=True,
+                            pin_memory=pin_memory,
+                            batch_size=batch_size,
+                            gpu_share=share,
+                        )
+                        if fits(point, limits, image_size):
+                            points.append(point)
     return points
 
 

@@ -149,7 +149,10 @@ def describe(settings: LoaderSettings) -> str:
     """Settings in a few words."""
     workers = "no workers" if settings.num_workers == 0 else f"{settings.num_workers} {settings.backend}"
     prefetch = "" if settings.num_workers == 0 else f", prefetch {settings.prefetch_factor}"
-    return f"batch {settings.batch_size}, {workers}{prefetch}"
+    share = ""
+    if settings.backend == "hybrid" and settings.num_workers:
+        share = ", greedy" if settings.hybrid_schedule == "greedy" else f", GPU share {settings.gpu_share:g}"
+    return f"batch {settings.batch_size}, {workers}{prefetch}{share}"
 
 
 def _unmeasurable_advice(e: Evidence) -> tuple[str, ...]:

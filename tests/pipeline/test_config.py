@@ -115,7 +115,7 @@ def test_a_file_that_cannot_be_read_is_refused_with_its_path(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("backend", "dali"),
+        ("backend", "fibers"),
         ("backend", None),
         ("num_workers", -1),
         ("num_workers", 1025),
@@ -128,6 +128,11 @@ def test_a_file_that_cannot_be_read_is_refused_with_its_path(tmp_path: Path) -> 
         ("batch_size", 0),
         ("batch_size", (1 << 20) + 1),
         ("batch_size", "64"),
+        ("hw_decoder_load", -0.1),
+        ("hw_decoder_load", True),
+        ("gpu_share", 1.01),
+        ("gpu_share", "half"),
+        ("hybrid_schedule", "random"),
     ],
 )
 def test_settings_out_of_range_are_refused(field: str, value: Any) -> None:
@@ -222,3 +227,9 @@ def test_durations(text: Any, seconds: float) -> None:
 def test_what_is_no_duration_is_refused(text: Any) -> None:
     with pytest.raises(ConfigError, match="duration"):
         parse_duration(text)
+
+
+@pytest.mark.parametrize("backend", ["dali", "nvjpeg", "hybrid"])
+def test_decoding_exactly_is_refused_where_another_library_decodes(backend: str) -> None:
+    with pytest.raises(ConfigError, match=r"decode='exact'.*backend='" + backend):
+        LoaderConfig(settings=LoaderSettings(backend=backend), decode="exact")  # type: ignore[arg-type]

@@ -98,3 +98,50 @@ int wf_plain_jpeg(const uint8_t *data, size_t length, wf_plain *plain) {
     }
     return 0;
 }
+
+/* An end marker, looked for from the end, where it is. */
+static int has_end(const uint8_t *data, size_t length, size_t from) {
+    for (size_t place = length; place >= from + 2; place--)
+        if (data[place - 2] == 0xFF && data[place - 1] == 0xD9) return 1;
+    return 0;
+}
+
+int wf_ordinary_jpeg(const uint8_t *data, size_t length, int64_t width, int64_t height) {
+    int layers = 0, stored_as_rgb = 0;
+    size_t place = 2;
+    if (!starts(data, length, "\xff\xd8", 2)) return 0;
+    while (place + 4 <= length) {
+        if (data[place] != 0xFF) return 0;
+        int marker = data[place + 1];
+        if (marker == 0xFF) {
+            place++;
+            continue;
+        }
+        if (marker == 0x01 || (marker >= 0xD0 && marker <= 0xD8)) {
+            place += 2;
+            continue;
+        }
+        size_t size = big16(data + place + 2), start = place + 4;
+        place += 2 + size;
+        switch (marker) {
+            case 0xDA: return layers > 0 && !(layers == 3 && stored_as_rgb) && has_end(data, length, place);
+            case 0xC0:
+            case 0xC1:
+            case 0xC2:
+                if (layers || start + 9 > length || data[start] != 8) return 0;
+                layers = data[start + 5];
+                if (layers != 1 && layers != 3) return 0;
+                if ((int64_t)big16(data + start + 3) != width || (int64_t)big16(data + start + 1) != height) return 0;
+                if (start + 13 <= length && data[start + 6] == 'R' && data[start + 9] == 'G' && data[start + 12] == 'B') stored_as_rgb = 1;
+                break;
+            case 0xEE:
+                if (size < 2) return 0;
+                if (size >= 14 && start + 12 <= length && !memcmp(data + start, "Adobe", 5)) stored_as_rgb = data[start + 11] == 0;
+                break;
+            default:
+                /* 0xC4, 0xC8 and 0xCC are tables and a reserved marker; the other frames are not for every decoder. */
+                if ((marker >= 0xC3 && marker <= 0xCF && marker != 0xC4 && marker != 0xC8 && marker != 0xCC) || size < 2) return 0;
+        }
+    }
+    return 0;
+}

@@ -12,4 +12,7 @@ typedef struct {
 /* 1, and *plain filled, for what jpegheader.py's `plain_jpeg` answers; 0 for whatever else. */
 int wf_plain_jpeg(const uint8_t *data, size_t length, wf_plain *plain);
 
+/* Whether ordinary.py's `is_ordinary_in_python` says so. */
+int wf_ordinary_jpeg(const uint8_t *data, size_t length, int64_t width, int64_t height);
+
 #endif

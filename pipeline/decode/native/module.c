@@ -116,6 +116,49 @@ static PyObject *plain_header(PyObject *self, PyObject *image) {
     return Py_BuildValue("iis", plain.width, plain.height, plain.layers == 1 ? "L" : "RGB");
 }
 
+PyDoc_STRVAR(ordinary_doc,
+             "ordinary(images, widths, heights, out) -> None\n\n"
+             "What ordinary.is_ordinary_in_python says of each, without the GIL.\n\n"
+             "images: sequence of n bytes-like objects. widths, heights: n int64. out: n uint8, written: 1 or 0.");
+
+static PyObject *ordinary(PyObject *self, PyObject *args) {
+    PyObject *images, *widths_object, *heights_object, *out_object, *result = NULL;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OOOO", &images, &widths_object, &heights_object, &out_object)) return NULL;
+    Py_ssize_t n = PySequence_Size(images), held = 0;
+    if (n < 0) return NULL;
+    Py_buffer widths = {0}, heights = {0}, out = {0};
+    Py_buffer *views = calloc((size_t)n + 1, sizeof *views);
+    if (!views) return PyErr_NoMemory();
+    if (get_buffer(widths_object, &widths, 0, n * 8, "widths") || get_buffer(heights_object, &heights, 0, n * 8, "heights") ||
+        get_buffer(out_object, &out, 1, n, "out"))
+        goto done;
+    for (; held < n; held++) {
+        PyObject *item = PySequence_GetItem(images, held);
+        if (!item) goto done;
+        int failed = PyObject_GetBuffer(item, &views[held], PyBUF_SIMPLE);
+        Py_DECREF(item);
+        if (failed) goto done;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    for (Py_ssize_t i = 0; i < n; i++) {
+        int64_t width, height;
+        memcpy(&width, (const char *)widths.buf + i * 8, 8);
+        memcpy(&height, (const char *)heights.buf + i * 8, 8);
+        ((uint8_t *)out.buf)[i] = (uint8_t)wf_ordinary_jpeg(views[i].buf, (size_t)views[i].len, width, height);
+    }
+    Py_END_ALLOW_THREADS
+    Py_INCREF(Py_None);
+    result = Py_None;
+done:
+    for (Py_ssize_t i = 0; i < held; i++) PyBuffer_Release(&views[i]);
+    if (widths.obj) PyBuffer_Release(&widths);
+    if (heights.obj) PyBuffer_Release(&heights);
+    if (out.obj) PyBuffer_Release(&out);
+    free(views);
+    return result;
+}
+
 PyDoc_STRVAR(check_doc,
              "check(image) -> (status, warnings, message)\n\n"
              "Decode a whole JPEG, every scan, without the GIL, and throw the pixels away.\n\n"
@@ -220,6 +263,7 @@ static PyObject *resize(PyObject *self, PyObject *args) {
 static PyMethodDef methods[] = {
     {"decode", decode, METH_VARARGS, decode_doc},
     {"plain_header", plain_header, METH_O, plain_header_doc},
+    {"ordinary", ordinary, METH_VARARGS, ordinary_doc},
     {"check", check, METH_O, check_doc},
     {"baseline", baseline, METH_O, baseline_doc},
     {"resize", resize, METH_VARARGS, resize_doc},

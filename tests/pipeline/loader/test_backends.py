@@ -12,13 +12,13 @@ import threading
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 import torch
 
-from wellfed.pipeline.config import LoaderConfig
+from wellfed.pipeline.config import BackendName, LoaderConfig
 from wellfed.pipeline.errors import CorruptSampleError, DamagedDatasetError, ResourceError, WorkerError
 from wellfed.pipeline.formats import RepeatedSource, open_source
 from wellfed.pipeline.loader import batch as batch_module
@@ -42,7 +42,7 @@ def tasks(*rows: list[int]) -> Any:
 def test_the_registry_makes_the_backend_that_is_named(
     decoder: BatchDecoder, make_config: Callable[..., LoaderConfig]
 ) -> None:
-    assert set(BACKENDS) == {"processes", "threads"}
+    assert set(BACKENDS) == set(get_args(BackendName))
     made = [open_backend(decoder, make_config(backend=name, num_workers=2)) for name in ("threads", "processes")]
     assert [type(backend) for backend in made] == [ThreadsBackend, ProcessesBackend]
     assert isinstance(open_backend(decoder, make_config(backend="processes", num_workers=0)), InlineBackend)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,10 @@ import pytest
 
 from wellfed.pipeline.loader import DataLoader
 
-BACKENDS = ["threads", "processes"]
+HAS_DALI = find_spec("nvidia") is not None and find_spec("nvidia.dali") is not None
+DALI = pytest.mark.skipif(not HAS_DALI, reason="needs NVIDIA DALI (pip install 'wellfed[dali]')")
+# The hybrid runs all that DALI by itself does, and more.
+BACKENDS = ["threads", "processes", pytest.param("hybrid", marks=DALI)]
 
 
 def segments() -> set[str]:

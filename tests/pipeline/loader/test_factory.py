@@ -135,6 +135,13 @@ def test_ranks_come_from_torch_distributed_first(
         ({"collate_fn": len}, "choose with fields="),
         ({"generator": torch.Generator()}, "randomness comes from seed="),
         ({"rank": 1}, "rank and world_size go together"),
+        ({"gpu_share": 0.5}, "gpu_share is for backend 'hybrid'; got gpu_share=0.5 with backend 'threads'"),
+        ({"hw_decoder_load": 0.5}, "hw_decoder_load is for backend 'dali' and 'hybrid'"),
+        ({"backend": "dali", "hybrid_schedule": "greedy"}, "hybrid_schedule is for backend 'hybrid'"),
+        (
+            {"backend": "hybrid", "hybrid_schedule": "greedy", "gpu_share": 0.5},
+            "gpu_share is for the fixed schedule of backend 'hybrid'",
+        ),
     ],
 )
 def test_arguments_that_do_not_go_together_are_refused(open_loader: Any, given: dict[str, Any], message: str) -> None:
@@ -149,7 +156,13 @@ def test_arguments_that_do_not_go_together_are_refused(open_loader: Any, given: 
         ({"batch_size": "4"}, "batch_size must be a whole number"),
         ({"num_workers": -1}, "num_workers must be between 0"),
         ({"augment": "random"}, "augment must be one of 'train', 'eval'"),
-        ({"backend": "fibers"}, "backend is 'auto', 'processes' or 'threads'; got 'fibers'"),
+        (
+            {"backend": "fibers"},
+            "backend is 'auto', 'processes', 'threads', 'dali', 'nvjpeg' or 'hybrid'; got 'fibers'",
+        ),
+        ({"backend": "hybrid", "gpu_share": 1.5}, "gpu_share must be between 0 and 1; got 1.5"),
+        ({"backend": "hybrid", "hybrid_schedule": "random"}, "hybrid_schedule must be one of 'fixed', 'greedy'"),
+        ({"backend": "dali", "hw_decoder_load": "all"}, "hw_decoder_load must be a number; got 'all'"),
         ({"tail": "keep"}, "tail must be one of"),
         ({"drop_last": 1.5}, "drop_last must be true or false"),
         ({"fields": "image"}, r"Write fields=\('image',\)"),

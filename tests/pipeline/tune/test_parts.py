@@ -143,3 +143,57 @@ def test_a_budget_sets_the_length_of_a_measurement() -> None:
     now[0] = 40.0
     assert budget.left == 30.0
     assert budget.rates_done()
+
+
+ON_CUDA = Limits(
+    cores=4, memory_bytes=None, shm_bytes=None, backends=("threads", "processes", "dali", "nvjpeg", "hybrid")
+)
+
+
+def test_the_space_holds_the_backends_that_the_device_can_run() -> None:
+    points = all_points([64], ON_CUDA, 224, pin_memory=True)
+    assert {point.backend for point in points} == {"threads", "processes", "dali", "nvjpeg", "hybrid"}
+    assert {point.backend for point in points if point.num_workers == 0} == {"threads"}
+    assert {point.gpu_share for point in points if point.backend == "hybrid"} == {0.66, 0.33, 0.5, 0.8}
+    # A share is the hybrid's: elsewhere it would make two points of one.
+    assert {point.gpu_share for point in points if point.backend != "hybrid"} == {0.66}
+    assert {point.backend for point in all_points([64], ROOMY, 224, pin_memory=True)} == {"threads", "processes"}
+
+
+def test_backends_that_decode_on_the_device_wait_with_a_bounded_number_of_batches() -> None:
+    # 2 x 2 + 4 ahead and the one in use, of 64 x 3 x 224 x 224 bytes, whatever the workers.
+    for workers in (1, 8):
+        settings = LoaderSettings(backend="dali", num_workers=workers, prefetch_factor=2, batch_size=64)
+        assert waiting_bytes(settings, 224) == 9 * 64 * 3 * 224 * 224
+
+
+def test_the_hybrid_is_as_fast_as_the_side_that_is_slower_for_its_share() -> None:
+    curves = {
+        "threads": fit_curve({1: 100.0, 8: 800.0}, cores=8),
+        "dali": fit_curve({1: 900.0, 8: 900.0}, cores=8),
+        "hybrid": fit_curve({1: 1.0}, cores=8),
+    }
+    model = Model({64: 5000.0}, curves)
+
+    def predicted(share: float) -> float | None:
+        return model.predict(LoaderSettings(backend="hybrid", num_workers=8, batch_size=64, gpu_share=share))
+
+    # Of 8 workers DALI's host gets 2 and the CPU side 6: 600 samples/s. Faster than linear counts as linear, so DALI's
+    # flat 900 is 900 at any number.
+    assert predicted(0.5) == pytest.approx(600 / 0.5)
+    assert predicted(0.8) == pytest.approx(900 / 0.8)
+    assert predicted(0.66) == pytest.approx(900 / 0.66)
+    assert predicted(0.0) == pytest.approx(600.0)
+    assert predicted(1.0) == pytest.approx(900.0)
+    # Without the sides, what the backend itself did.
+    assert Model({64: 5000.0}, {"hybrid": fit_curve({8: 640.0}, cores=8)}).predict(
+        LoaderSettings(backend="hybrid", num_workers=8, batch_size=64)
+    ) == pytest.approx(640.0)
+
+
+def test_the_shortlist_tries_the_device_s_backends_too() -> None:
+    curves: dict[str, Any] = {name: fit_curve({4: 400.0}, cores=4) for name in ON_CUDA.backends}
+    chosen = [
+        p for p, _ in shortlist(all_points([64], ON_CUDA, 224, pin_memory=True), Model({64: 600.0}, curves), count=6)
+    ]
+    assert {p.backend for p in chosen} == set(ON_CUDA.backends)

@@ -1,0 +1,78 @@
+"""The CPU path for backends that decode elsewhere: the odd samples of a batch, or whole batches of the CPU's share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from .batch import BatchDecoder, Fetched, HostBatch, SampleFailure
+from .threads import CHUNK_SAMPLES, single_core_pool
+
+__all__ = ["CpuPool", "failures_of", "give_up"]
+
+Chunk = Future[list[SampleFailure]]
+Result = TypeVar("Result")
+
+
+class CpuPool:
+    """Decoding threads that start when first needed; see `Engine` for the life cycle.
+
+    Args:
+        workers: threads.
+    """
+
+    def __init__(self, decoder: BatchDecoder, workers: int) -> None:
+        self._decoder = decoder
+        self._workers = workers
+        self._threads: ThreadPoolExecutor | None = None
+
+    def open(self) -> None:
+        """Start the threads; by the thread that drives the backend, whose torch settings they leave alone."""
+        if self._threads is None:
+            self._threads = single_core_pool(self._workers)
+
+    def decode(self, batch: HostBatch) -> list[Chunk]:
+        """Decode a whole batch into its own images, in chunks."""
+        count = len(batch.task.rows)
+        drawing = self._submit(self._decoder.draw, batch)
+
+        def decode(start: int, stop: int) -> list[SampleFailure]:
+            return self._decoder.decode_part(batch, start, stop, drawn=drawing.result())
+
+        return [
+            self._submit(decode, start, min(start + CHUNK_SAMPLES, count)) for start in range(0, count, CHUNK_SAMPLES)
+        ]
+
+    def decode_places(self, batch: HostBatch, fetched: Fetched, places: np.ndarray, out: torch.Tensor) -> list[Chunk]:
+        """Decode these places of a batch whose samples are read into `out`, one row a place."""
+        chunks = []
+        for start in range(0, len(places), CHUNK_SAMPLES):
+            these = slice(start, start + CHUNK_SAMPLES)
+            chunks.append(self._submit(self._decoder.decode_fetched, batch, fetched, places[these], out[these]))
+        return chunks
+
+    def _submit(self, function: Callable[..., Result], *args: Any) -> Future[Result]:
+        if self._threads is None:
+            raise RuntimeError("a pool must be opened before it decodes")
+        return self._threads.submit(function, *args)
+
+    def close(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(wait=True, cancel_futures=True)
+            self._threads = None
+
+
+def failures_of(chunks: list[Chunk]) -> list[SampleFailure]:
+    """Wait for the chunks; what did not decode, in the order of the places. Raises what a chunk raised."""
+    return [failure for chunk in chunks for failure in chunk.result()]
+
+
+def give_up(jobs: Sequence[Future[Any]]) -> None:
+    """Cancel what has not begun and wait for the rest, which ends within a few images."""
+    for job in jobs:
+        job.cancel()
+    wait(jobs)

@@ -1,0 +1,156 @@
+"""Decoding by nvJPEG through torchvision, on a CUDA device; crop, resize and mirror there too."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+import torchvision.io
+from torch.nn import functional as F
+
+from ..config import LoaderConfig
+from ..errors import DeviceError, MissingDependencyError
+from .batch import BatchDecoder
+from .cpu_pool import CpuPool
+from .device_engine import Crops, DeviceEngine, decoding_device
+from .engine_backend import EngineBackend
+
+__all__ = ["NvjpegBackend", "NvjpegDecoder", "has_nvjpeg", "nvjpeg_engine"]
+
+DECODED_BYTES = 512 << 20
+"""Whole pictures decoded on the device at once take at most this much, or one picture."""
+
+Decode = Callable[[list[torch.Tensor]], list[torch.Tensor]]
+"""Encoded JPEGs, uint8 of shape (n,) on the CPU, to pictures as stored: uint8 of shape (3, height, width)."""
+
+
+class NvjpegBackend(EngineBackend):
+    """nvJPEG decodes; `num_workers` threads decode the samples that it cannot. See `Backend` for the life cycle.
+
+    Raises:
+        DeviceError: the device is not a CUDA device.
+        MissingDependencyError: torchvision was built without nvJPEG.
+    """
+
+    def __init__(self, decoder: BatchDecoder, config: LoaderConfig) -> None:
+        pool = CpuPool(decoder, config.settings.num_workers)
+        super().__init__(pool, config, (nvjpeg_engine(decoder, config, pool),))
+
+
+def nvjpeg_engine(decoder: BatchDecoder, config: LoaderConfig, pool: CpuPool) -> DeviceEngine:
+    """An engine on nvJPEG; refused at once where it cannot be used."""
+    device = decoding_device(config.device)
+    if device.type != "cuda":
+        raise DeviceError(
+            "backend='nvjpeg' decodes on the device that batches are delivered to, a CUDA device",
+            got=config.device,
+            remedy="Use device='cuda', or backend='threads'.",
+        )
+    if not has_nvjpeg():
+        raise MissingDependencyError(
+            "backend='nvjpeg' needs a torchvision built with CUDA",
+            got=f"torchvision {torchvision.__version__}",
+            remedy="pip install --force-reinstall torchvision --index-url https://download.pytorch.org/whl/cu"
+            + (torch.version.cuda or "").replace(".", ""),
+        )
+    library = NvjpegDecoder(_decoder_of(device), image_size=decoder.image_size)
+    return DeviceEngine(decoder, library, pool, device=device, spare=0)
+
+
+def has_nvjpeg() -> bool:
+    """Whether torchvision brings its nvJPEG operator."""
+    return getattr(torch.ops.image, "decode_jpegs_cuda", None) is not None
+
+
+def _decoder_of(device: torch.device) -> Decode:
+    # The operator itself: from 0.29 on `torchvision.io.decode_jpeg` around every call warns that it will go.
+    operator = torch.ops.image.decode_jpegs_cuda
+
+    def decode(encoded: list[torch.Tensor]) -> list[torch.Tensor]:
+        # nvJPEG's hardware engines write without waiting for what is queued on the stream that owned the memory before
+        # (pytorch/vision #9606, meta-pytorch/torchcodec #1634), and the memory is that of earlier pictures of ours.
+        torch.cuda.current_stream(device).synchronize()
+        return operator(encoded, torchvision.io.ImageReadMode.RGB.value, device)
+
+    return decode
+
+
+class NvjpegDecoder:
+    """Whole pictures by `decode`, then crop, resize and mirror where they lie; see `DeviceDecoder`."""
+
+    depth = 1
+
+    def __init__(self, decode: Decode, *, image_size: int) -> None:
+        self._decode = decode
+        self._image_size = image_size
+        self._begun: deque[Crops] = deque()
+
+    def open(self) -> None:
+        """Nothing to start: torchvision makes its decoder at the first call."""
+
+    def close(self) -> None:
+        self._begun.clear()
+
+    def begin(self, crops: Crops) -> None:
+        self._begun.append(crops)
+
+    def end(self, out: torch.Tensor) -> list[int]:
+        crops = self._begun.popleft()
+        failed: list[int] = []
+        for start, stop in _parts(crops.sizes):
+            failed += self._fill(crops.part(start, stop), out[start:stop], start)
+        return failed
+
+    def discard(self) -> None:
+        self._begun.clear()
+
+    def _fill(self, crops: Crops, out: torch.Tensor, first: int) -> list[int]:
+        # torch wants memory that may be written, which bytes are not.
+        writable = (data if isinstance(data, memoryview) else bytearray(data) for data in crops.encoded)
+        encoded = [torch.frombuffer(data, dtype=torch.uint8) for data in writable]
+        try:
+            pictures = self._decode(encoded)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:
+            # One sample fails the whole call, and does not say which: each half by itself.
+            if len(crops) == 1:
+                return [first]
+            half = len(crops) // 2
+            return [
+                *self._fill(crops.part(0, half), out[:half], first),
+                *self._fill(crops.part(half, len(crops)), out[half:], first + half),
+            ]
+        return [first + place for place in self._resize(pictures, crops, out)]
+
+    def _resize(self, pictures: list[torch.Tensor], crops: Crops, out: torch.Tensor) -> list[int]:
+        size = (self._image_size, self._image_size)
+        small = torch.empty((len(crops), 3, *size), dtype=torch.float32, device=out.device)
+        failed = []
+        for place, picture in enumerate(pictures):
+            width, height = crops.sizes[place].tolist()
+            if picture.shape != (3, height, width):
+                failed.append(place)
+                continue
+            x, y, width, height = crops.boxes[place].tolist()
+            crop = picture[:, y : y + height, x : x + width].unsqueeze(0).float()
+            small[place] = F.interpolate(crop, size, mode="bilinear", antialias=True)[0]
+        for turned, axis in ((crops.mirrored, -1), (crops.upended, -2)):
+            if turned.any():
+                where = torch.from_numpy(np.flatnonzero(turned)).to(out.device)
+                small[where] = small[where].flip(axis)
+        out.copy_(small.round_().clamp_(0, 255).permute(0, 2, 3, 1))
+        return failed
+
+
+def _parts(sizes: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Start and stop of runs whose pictures fit into DECODED_BYTES, of at least one."""
+    start, held = 0, 0
+    for place, needed in enumerate((3 * sizes.prod(axis=1)).tolist()):
+        if held and held + needed > DECODED_BYTES:
+            yield start, place
+            start, held = place, 0
+        held += needed
+    yield start, len(sizes)

@@ -16,6 +16,8 @@ _FRAMES = frozenset((0xC0, 0xC1, 0xC2))
 _OTHER_FRAMES = frozenset((0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF))
 _BARE = frozenset((0x01, *range(0xD0, 0xD9)))
 _RGB_IDS = b"RGB"
+_ONE_BY_ONE = 0x11
+"""Sampling factors. Those of a lone layer mean nothing (ITU T.81, A.2.2), yet nvJPEG goes by others: a wrong picture."""
 
 
 def ordinary_jpegs(encoded: Sequence[bytes | memoryview], widths: np.ndarray, heights: np.ndarray) -> np.ndarray:
@@ -60,6 +62,8 @@ def is_ordinary_in_python(data: bytes, width: int, height: int) -> bool:
         if marker in _FRAMES:
             frame = data[start : start + 17]
             if layers or len(frame) < 9 or frame[0] != 8 or frame[5] not in (1, 3):
+                return False
+            if frame[5] == 1 and frame[7] != _ONE_BY_ONE:
                 return False
             if ((frame[3] << 8) | frame[4], (frame[1] << 8) | frame[2]) != (width, height):
                 return False

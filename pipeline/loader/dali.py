@@ -98,7 +98,7 @@ class DaliDecoder:
         The first run of a pipeline takes as many batches as its queue holds, so these are of that one picture; and
         where DALI cannot decode at all, it shows here and not as the fault of a sample.
         """
-        pipeline, sound = self._build(), _sound_crops()
+        pipeline, sound = self._build(), _sound_crops(self._batch_size)
         try:
             for _ in range(QUEUE):
                 _feed(pipeline, sound)
@@ -140,8 +140,6 @@ class DaliDecoder:
                 axis_names="WH",
                 # Boxes are those of the stored pixels; what is transposed is transposed after the resize.
                 adjust_orientation=False,
-                # Colours interpolated as libjpeg does; DALI's default on the GPU repeats them.
-                jpeg_fancy_upsampling=True,
                 hw_decoder_load=self._hw_decoder_load,
             )
             images = fn.resize(images, size=size, interp_type=types.INTERP_LINEAR, antialias=True)
@@ -228,15 +226,16 @@ def _feed(pipeline: Any, crops: Crops) -> None:
     pipeline.feed_input("upended", crops.upended.astype(np.int32))
 
 
-def _sound_crops() -> Crops:
+def _sound_crops(count: int) -> Crops:
+    """`count` times one picture: DALI shares batches between its decoders as the first one's size says."""
     file = io.BytesIO()
     Image.new("RGB", (16, 16), (128, 128, 128)).save(file, "JPEG")
     return Crops(
-        encoded=[file.getvalue()],
-        sizes=np.array([[16, 16]]),
-        boxes=np.array([[0, 0, 16, 16]], dtype=np.int32),
-        mirrored=np.zeros(1, dtype=bool),
-        upended=np.zeros(1, dtype=bool),
+        encoded=[file.getvalue()] * count,
+        sizes=np.full((count, 2), 16),
+        boxes=np.tile(np.array([[0, 0, 16, 16]], dtype=np.int32), (count, 1)),
+        mirrored=np.zeros(count, dtype=bool),
+        upended=np.zeros(count, dtype=bool),
     )
 
 

@@ -131,6 +131,7 @@ int wf_ordinary_jpeg(const uint8_t *data, size_t length, int64_t width, int64_t 
                 if (layers || start + 9 > length || data[start] != 8) return 0;
                 layers = data[start + 5];
                 if (layers != 1 && layers != 3) return 0;
+                if (layers == 1 && data[start + 7] != 0x11) return 0;
                 if ((int64_t)big16(data + start + 3) != width || (int64_t)big16(data + start + 1) != height) return 0;
                 if (start + 13 <= length && data[start + 6] == 'R' && data[start + 9] == 'G' && data[start + 12] == 'B') stored_as_rgb = 1;
                 break;

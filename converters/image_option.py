@@ -95,19 +95,24 @@ class ImageOption:
             np.minimum(sizes, int(self.side * self.side * _ASPECT * per_pixel), out=sizes)
 
 
-def done_to(data: bytes, rewritten: Rewritten, option: ImageOption) -> Mapping[str, Any] | None:
-    """What the json member says of an image; None where it has the bytes `data` of its source."""
+def done_to(
+    data: bytes, rewritten: Rewritten, option: ImageOption, before: Mapping[str, Any] | None
+) -> Mapping[str, Any] | None:
+    """What the json member says of an image; None where nothing was ever done to it.
+
+    Args:
+        data: the bytes of its source.
+        before: what the source, which is a converted dataset then, says itself.
+    """
     if rewritten.data is data:
-        return None
+        return before
     source = rewritten.source
-    return {
-        "option": str(option),
-        "source": {
-            "ext": source.ext,
-            "bytes": len(data),
-            "width": source.width,
-            "height": source.height,
-            "orientation": source.orientation,
-            "mode": source.mode,
-        },
+    facts: dict[str, Any] = {
+        "ext": source.ext,
+        "bytes": len(data),
+        "width": source.width,
+        "height": source.height,
+        "orientation": source.orientation,
+        "mode": source.mode,
     }
+    return {"option": str(option), "source": {**facts, **({"image": before} if before else {})}}

@@ -42,7 +42,7 @@ class Worker:
 def early_workers(function: Callable[..., Any], count: int) -> Iterator[list[Worker]]:
     """Workers that get ready for tasks of a function while the caller still plans them.
 
-    `run_tasks` takes what it needs out of the list; the rest is ended with the block.
+    `run_tasks` takes what it needs out of the list; the rest is ended with the block, or before by `keep_needed`.
     """
     workers: list[Worker] = []
     try:
@@ -51,6 +51,14 @@ def early_workers(function: Callable[..., Any], count: int) -> Iterator[list[Wor
         yield workers
     finally:
         _end(workers)
+
+
+def keep_needed(early: list[Worker], count: int) -> None:
+    """End what is more than so many, of `early_workers`, as soon as it is known how many will get a task."""
+    # The last ones are the least ready.
+    surplus = early[count:]
+    del early[count:]
+    _end(surplus)
 
 
 def run_tasks(

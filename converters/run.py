@@ -19,7 +19,7 @@ from .files import disk_errors
 from .inputs import InputOptions
 from .pack import pack, pack_and_assemble
 from .plan import CheckName, OutputName
-from .pool import Worker, early_workers
+from .pool import Worker, early_workers, keep_needed
 from .progress import ProgressCallback
 from .request import DEFAULT_SHARD_BYTES, Job, OnRejected, Request, prepare
 from .selection import SelectionOptions
@@ -135,7 +135,7 @@ def convert(
 def run(request: Request, *, progress: ProgressCallback | None = None) -> ConversionResult:
     """Do what was asked for; see `convert`."""
     started = time.perf_counter()
-    # They load what they need while the source is listed. More than a few may turn out to have no task.
+    # They load what they need while the source is listed. More than a few would often turn out to have no task.
     ready = min(_EARLY_WORKERS, request.cores)
     with disk_errors(Path(request.dst)), early_workers(write_shard, ready) as early:
         jobs = prepare(request)
@@ -144,6 +144,7 @@ def run(request: Request, *, progress: ProgressCallback | None = None) -> Conver
         if all(done):
             done = [False] * len(jobs)
         left = [job for job, finished in zip(jobs, done, strict=True) if not finished]
+        keep_needed(early, sum(job.workers for job in left))
         if len(jobs) > 1:
             packed = _pack_parts(left, progress, early)
             for job in left:

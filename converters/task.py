@@ -304,7 +304,7 @@ class _Packing:
             name=sample.name,
             image=made.data,
             values=record.values,
-            made=done_to(record.image, made, self._task.image),
+            made=done_to(record.image, made, self._task.image, record.done),
         )
         if max(map(len, values.values())) > LARGEST_MEMBER:
             raise SampleRejectedError("each value of a sample must be smaller than 8 GiB")

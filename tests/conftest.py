@@ -1,4 +1,4 @@
-"""What all tests share: where the repository is, and what the `gpu` mark means.
+"""What all tests share: where the repository is, what the `gpu` mark means, and tools that tests of several parts use.
 
 A test marked `gpu` is skipped where no CUDA GPU is seen. With WELLFED_REQUIRE_GPU=1 a GPU is promised, so there a
 skipped GPU test, or a file of them that skips itself, is a failure.
@@ -11,8 +11,12 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Generator
+import signal
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from importlib import util
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -46,6 +50,88 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real images at {folder}")
     return folder
+
+
+@pytest.fixture(scope="module")
+def s3_server() -> Iterator[None]:
+    """A threaded S3 server on the loopback, and an environment in which s3:// means it."""
+    moto_server = pytest.importorskip("moto.server", reason="needs moto[server]")
+    s3fs = pytest.importorskip("s3fs", reason="needs s3fs")
+    server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            patch.delenv(name)
+        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        s3fs.S3FileSystem.clear_instance_cache()
+        yield
+    s3fs.S3FileSystem.clear_instance_cache()
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def wait_until_group_is_gone() -> Callable[[int], None]:
+    """Of a process group, by its number: the test fails, and the group is ended, where it is there after 30 s."""
+
+    def wait(group: int) -> None:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            try:
+                os.killpg(group, 0)
+            except ProcessLookupError:
+                return
+            time.sleep(0.01)
+        os.killpg(group, signal.SIGKILL)
+        pytest.fail("a worker outlived its conversion by 30 s")
+
+    return wait
+
+
+@pytest.fixture(scope="session")
+def read_by_dali() -> Callable[[Path, Sequence[str]], list[tuple[bytes, ...]]]:
+    """(tar, extensions of each component) to what DALI's CPU reader finds through the .idx beside it, for each sample.
+
+    The number of samples is that of the .idx.
+    """
+    dali = pytest.importorskip("nvidia.dali", reason="DALI is installed with wellfed[dev]")
+
+    def read(path: Path, extensions: Sequence[str]) -> list[tuple[bytes, ...]]:
+        index = path.with_suffix(".idx")
+        count = int(index.read_text().split()[1])
+
+        @dali.pipeline_def(batch_size=count, num_threads=1, device_id=None)
+        def pipeline() -> Any:
+            return tuple(
+                dali.fn.readers.webdataset(
+                    paths=str(path),
+                    index_paths=str(index),
+                    ext=list(extensions),
+                    missing_component_behavior="error",
+                )
+            )
+
+        built = pipeline()
+        built.build()
+        columns = built.run()
+        return [tuple(column.at(row).tobytes() for column in columns) for row in range(count)]
+
+    return read
+
+
+@pytest.fixture(scope="session")
+def sum_tar() -> Callable[[bytes], bytes]:
+    """Make the checksum of every ustar or GNU header right; see `fuzz.mutate`."""
+    spec = util.spec_from_file_location("fuzz_mutate", REPOSITORY / "tests" / "fuzz" / "mutate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    summed: Callable[[bytes], bytes] = module.sum_tar
+    return summed
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

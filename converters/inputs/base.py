@@ -47,10 +47,12 @@ class Record:
     Attributes:
         image: encoded bytes; None only where the input declares no image field.
         values: the other fields by name, without the class, which the listing knows.
+        done: what an earlier conversion did to the image, as its json member says; see `done_to`.
     """
 
     image: bytes | None
     values: Mapping[str, Any]
+    done: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from wellfed.pipeline.formats.manifest import MANIFEST_NAME
 
 from .members import ArchiveCutError
 from .tarwalk import PlainStream, Stream
+from .zstframes import WholeFrames
 
 SEPARATOR = "::"
 """Between several locations in one text, as in webdataset."""
@@ -159,17 +160,20 @@ def open_stream(path: Path) -> Iterator[Stream]:
             with bz2.BZ2File(file) as unpacked_bz2:
                 yield _Unpacking(unpacked_bz2, _BROKEN)
         else:
-            unpacked_zst, broken = _open_zst(file)
-            with unpacked_zst:
+            with _open_zst(file) as (unpacked_zst, broken):
                 yield _Unpacking(unpacked_zst, (*_BROKEN, broken))
 
 
-def _open_zst(file: IO[bytes]) -> tuple[Any, type[Exception]]:
+@contextmanager
+def _open_zst(file: IO[bytes]) -> Iterator[tuple[Any, type[Exception]]]:
     try:
         from compression import zstd  # type: ignore[import-not-found]  # Python 3.14
     except ModuleNotFoundError:
         import zstandard
 
-        reader = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True, closefd=False)
-        return reader, zstandard.ZstdError
-    return zstd.ZstdFile(file), zstd.ZstdError
+        decompressor = zstandard.ZstdDecompressor()
+        with decompressor.stream_reader(file, read_across_frames=True, closefd=False) as reader:
+            yield WholeFrames(file, reader), zstandard.ZstdError
+        return
+    with zstd.ZstdFile(file) as unpacked:
+        yield unpacked, zstd.ZstdError

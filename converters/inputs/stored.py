@@ -113,18 +113,22 @@ class StoredInput(ListedInput):
         stored = int(self.listing.columns["stored"][row])
         values: dict[str, Any] = {}
         raw = {field: self._member(stored, field) for field in self._members()}
-        inside = _inside(raw["json"]) if "json" in raw else {}
+        document = _document(raw["json"]) if "json" in raw else {}
+        inside = _entry(document, "fields")
         for field in self.fields:
             if field.name in raw and field.type not in ("image", "class"):
                 values[field.name] = _decoded(field, raw[field.name])
             elif field.name in inside:
                 values[field.name] = inside[field.name]
-        return Record(raw["image"], values)
+        return Record(raw["image"], values, _entry(document, "image") or None)
 
     def _members(self) -> Iterator[str]:
-        members = self._source.manifest.members
-        # Labels come from the index, and without further fields the json member holds nothing else that is needed.
-        needs_json = len(self._source.manifest.fields) > len(members)
+        manifest = self._source.manifest
+        members = manifest.members
+        # Class and name come from the index and the names. What else the json member may hold are further fields, and
+        # what was done to the image, here or in the dataset that this one was made of.
+        original = manifest.options.get("image") == "keep" and manifest.source.get("kind") != self.kind
+        needs_json = len(manifest.fields) > len(members) or not original
         return (field for field in members if field != "class" and (field != "json" or needs_json))
 
     def _member(self, stored: int, field: str) -> bytes:
@@ -204,7 +208,7 @@ def _fields(source: StoredSource) -> tuple[Field, ...]:
     inside = [name for name in manifest.fields if name not in manifest.members]
     originals: dict[str, str] = {}
     if inside and len(source):
-        found = _inside(source.read_field(0, "json"))
+        found = _entry(_document(source.read_field(0, "json")), "fields")
         originals = {re.sub(r"[^a-z0-9_]", "_", name.lower()): name for name in found}
     fields = []
     for name in manifest.fields:
@@ -215,15 +219,22 @@ def _fields(source: StoredSource) -> tuple[Field, ...]:
     return tuple(fields)
 
 
-def _inside(data: bytes) -> Mapping[str, Any]:
+def _document(data: bytes) -> Mapping[str, Any]:
     try:
         document = json.loads(data)
-        fields = document.get("fields", {})
-    except (ValueError, AttributeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise SampleRejectedError("its json must be an object", got=str(error)) from error
-    if not isinstance(fields, dict):
-        raise SampleRejectedError("the fields in its json must be an object", got=type(fields).__name__)
-    return fields
+    if not isinstance(document, dict):
+        raise SampleRejectedError("its json must be an object", got=type(document).__name__)
+    return document
+
+
+def _entry(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """An object in the json member; empty where there is none."""
+    entry = document.get(name, {})
+    if not isinstance(entry, dict):
+        raise SampleRejectedError(f"{name!r} in its json must be an object", got=type(entry).__name__)
+    return entry
 
 
 def _decoded(field: Field, data: bytes) -> Any:

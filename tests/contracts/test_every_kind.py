@@ -9,10 +9,9 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import tarfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,24 +62,9 @@ def images(request: pytest.FixtureRequest) -> Sequence[Image]:
 
 
 @pytest.fixture(scope="module")
-def store() -> Iterator[Any]:
-    """An S3 server, s3:// that means it, and the file system to fill it by."""
-    moto_server = pytest.importorskip("moto.server", reason="needs moto[server]")
-    s3fs = pytest.importorskip("s3fs", reason="needs s3fs")
-    server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith("AWS_")]:
-            patch.delenv(name)
-        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        s3fs.S3FileSystem.clear_instance_cache()
-        yield s3fs.S3FileSystem(use_listings_cache=False)
-    s3fs.S3FileSystem.clear_instance_cache()
-    server.stop()
+def store(s3_server: None) -> Any:
+    """The file system to fill the S3 server by."""
+    return pytest.importorskip("s3fs").S3FileSystem(use_listings_cache=False)
 
 
 def write_folder(directory: Path, images: Sequence[Image]) -> None:

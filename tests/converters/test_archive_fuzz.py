@@ -7,6 +7,7 @@ import io
 import tarfile
 import tracemalloc
 import zipfile
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -72,26 +73,15 @@ def mutated(draw: st.DrawFn, seed: bytes) -> bytes:
     return bytes(data)
 
 
-def sum_again(data: bytes) -> bytes:
-    """Make every tar header's checksum right, so that damage reaches what is behind it."""
-    blocks = bytearray(data)
-    for start in range(0, len(data) - 511, 512):
-        block = blocks[start : start + 512]
-        if block[257:262] == b"ustar":
-            block[148:156] = b" " * 8
-            blocks[start + 148 : start + 156] = b"%06o\0 " % sum(block)
-    return bytes(blocks)
-
-
 @pytest.mark.parametrize("name", sorted(SEEDS))
-def test_no_damage_crashes_the_listing(name: str, tmp_path: Path) -> None:
+def test_no_damage_crashes_the_listing(name: str, tmp_path: Path, sum_tar: Callable[[bytes], bytes]) -> None:
     path = tmp_path / name
     kind = ZipInput if name.endswith(".zip") else TarInput
 
     @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
     @given(mutated(SEEDS[name]), st.booleans(), st.booleans())
     def check(data: bytes, right_sums: bool, prefix: bool) -> None:
-        path.write_bytes(sum_again(data) if right_sums else data)
+        path.write_bytes(sum_tar(data) if right_sums else data)
         tracemalloc.reset_peak()
         try:
             source = kind.list(str(path), InputOptions(prefix=prefix))

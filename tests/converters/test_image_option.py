@@ -13,6 +13,7 @@ from typing import Any
 import lmdb
 import numpy as np
 import pytest
+import xxhash
 from PIL import Image
 
 from wellfed.converters import convert
@@ -169,6 +170,49 @@ def test_a_converted_dataset_is_resized_too(source: Path, tmp_path: Path) -> Non
         for name, data in SOURCES.items()
         if name != "b/2.jpg"
     ]
+
+
+def test_what_was_done_is_told_by_all_datasets_that_follow(source: Path, tmp_path: Path, digests: Digests) -> None:
+    # given a dataset whose images were resized, and copies of copies of it
+    for number, output in enumerate(("webdataset", "lmdb", "webdataset")):
+        options: Any = {"output": output, "image": "keep" if number else "resize:40"}
+        convert(tmp_path / str(number - 1) if number else source, tmp_path / str(number), workers=1, **options)
+    # then the last one's shard is the first one's, and says the same of each image
+    first, last = (digests(tmp_path / name)["data-000000.tar"] for name in "02")
+    assert first == last
+    assert [("image" in document) for _, _, document in samples(tmp_path / "1")] == [True] * 4 + [False, True]
+    # when a copy is made smaller, then both changes are told, in turn
+    convert(tmp_path / "2", tmp_path / "small", output="lmdb", image="resize:16@80", workers=1)
+    before = [document for _, _, document in samples(tmp_path / "2")]
+    for (_, data, document), earlier in zip(samples(tmp_path / "small"), before, strict=True):
+        told = document["image"]
+        assert told["option"] == "resize:16@80"
+        assert told["source"].get("image") == earlier.get("image")
+        with Image.open(io.BytesIO(data)) as image:
+            assert min(image.size) == 16
+    assert told["source"]["ext"] == "jpg"
+    assert told["source"]["image"]["option"] == "resize:40@90"
+    assert (told["source"]["width"], told["source"]["height"]) == (40, 40)
+    # and where it is small enough, what was told stays
+    convert(tmp_path / "2", tmp_path / "same", output="lmdb", image="resize:64", workers=1)
+    assert [document for _, _, document in samples(tmp_path / "same")] == before
+
+
+@pytest.mark.parametrize("text", [b'{"image": 7}', b"[]", b"{"])
+def test_a_json_member_that_cannot_hold_what_was_done(source: Path, tmp_path: Path, text: bytes) -> None:
+    # given a resized dataset with another first json member, and the hash that fits it
+    convert(source, tmp_path / "first", output="webdataset", image="resize:40", workers=1)
+    index = np.lib.format.open_memmap(tmp_path / "first" / INDEX_NAME, mode="r+")
+    start, size = int(index["offset_json"][0]), int(index["size_json"][0])
+    with open(tmp_path / "first" / "data-000000.tar", "r+b") as file:
+        file.seek(start)
+        file.write(text.ljust(size))
+    index["xxh3_json"][0] = xxhash.xxh3_64_intdigest(text.ljust(size))
+    index.flush()
+    # when it is converted, then that sample is rejected, and none is stored without its history
+    result = convert(tmp_path / "first", tmp_path / "second", output="lmdb", workers=1)
+    assert (result.stored, result.rejected) == (5, 2)
+    assert "its json must be an object" in (tmp_path / "second" / "rejects.jsonl").read_text()
 
 
 def test_equal_runs_give_equal_bytes_and_repair_makes_them_again(

@@ -7,7 +7,6 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -32,9 +31,10 @@ MOMENTS: list[str | float] = ["first task", "second task", 0.4, 0.7, 1.0]
 class Command:
     """Runs `wellfed convert` in a process group of its own, so that what it leaves behind can be seen."""
 
-    def __init__(self, environment: dict[str, str], interrupt: Path) -> None:
+    def __init__(self, environment: dict[str, str], interrupt: Path, wait_until_gone: Callable[[int], None]) -> None:
         self.environment = environment
         self.interrupt = interrupt
+        self.wait_until_gone = wait_until_gone
 
     def __call__(
         self,
@@ -68,25 +68,13 @@ class Command:
             preexec_fn=limit,
         )
         stdout, stderr = process.communicate(timeout=120)
-        wait_until_group_is_gone(process.pid)
+        self.wait_until_gone(process.pid)
         return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
 
-def wait_until_group_is_gone(group: int) -> None:
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        try:
-            os.killpg(group, 0)
-        except ProcessLookupError:
-            return
-        time.sleep(0.01)
-    os.killpg(group, signal.SIGKILL)
-    pytest.fail("a worker outlived its conversion by 30 s")
-
-
 @pytest.fixture
-def command(environment: dict[str, str], interrupt: Path) -> Command:
-    return Command(environment, interrupt)
+def command(environment: dict[str, str], interrupt: Path, wait_until_group_is_gone: Callable[[int], None]) -> Command:
+    return Command(environment, interrupt, wait_until_group_is_gone)
 
 
 @pytest.mark.parametrize("output", OUTPUTS)

@@ -57,8 +57,9 @@ def moments(count: int) -> list[float]:
 class Killed:
     """Runs something in a process group of its own, and kills the group."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, wait_until_gone: Callable[[int], None]) -> None:
         self._count = folder / "events"
+        self._wait_until_gone = wait_until_gone
 
     @property
     def events(self) -> int:
@@ -101,7 +102,7 @@ class Killed:
                 ended = os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
             os.killpg(child, number)
         status = os.waitpid(child, 0)[1]
-        wait_until_group_is_gone(child)
+        self._wait_until_gone(child)
         code = os.waitstatus_to_exitcode(status)
         assert code in (0, -signal.SIGKILL), f"it failed by itself, with {code}"
         return code != 0
@@ -123,21 +124,9 @@ class Killed:
         sys.addaudithook(hook)
 
 
-def wait_until_group_is_gone(group: int) -> None:
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        try:
-            os.killpg(group, 0)
-        except ProcessLookupError:
-            return
-        time.sleep(0.01)
-    os.killpg(group, signal.SIGKILL)
-    pytest.fail("a worker outlived its conversion by 30 s")
-
-
 @pytest.fixture
-def killed(tmp_path: Path) -> Killed:
-    return Killed(tmp_path)
+def killed(tmp_path: Path, wait_until_group_is_gone: Callable[[int], None]) -> Killed:
+    return Killed(tmp_path, wait_until_group_is_gone)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -131,29 +131,11 @@ def test_wids(odd: Odd, tmp_path: Path) -> None:
     assert seen == odd.samples
 
 
-def test_dali(odd: Odd) -> None:
-    dali = pytest.importorskip("nvidia.dali", reason="DALI is installed with wellfed[dev]")
+def test_dali(odd: Odd, read_by_dali: Callable[[Path, Sequence[str]], list[tuple[bytes, ...]]]) -> None:
     seen = {}
     for path in sorted(odd.wds.glob("*.tar")):
-        count = int(path.with_suffix(".idx").read_text().split()[1])
-
-        @dali.pipeline_def(batch_size=count, num_threads=1, device_id=None)
-        def read(path: Path = path) -> Any:
-            return tuple(
-                dali.fn.readers.webdataset(
-                    paths=str(path),
-                    index_paths=str(path.with_suffix(".idx")),
-                    ext=[";".join(EXTENSIONS), "cls", "json"],
-                    missing_component_behavior="error",
-                )
-            )
-
-        pipeline = read()
-        pipeline.build()
-        images, labels, documents = pipeline.run()
-        for row in range(count):
-            name = path_in(documents.at(row).tobytes())
-            seen[name] = (images.at(row).tobytes(), int(labels.at(row).tobytes()))
+        for image, label, document in read_by_dali(path, [";".join(EXTENSIONS), "cls", "json"]):
+            seen[path_in(document)] = (image, int(label))
     assert seen == odd.samples
 
 

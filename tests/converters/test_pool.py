@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from wellfed.converters.pool import run_tasks
+from wellfed.converters import convert
+from wellfed.converters.pool import early_workers, keep_needed, run_tasks
 from wellfed.pipeline.errors import ResourceError, WorkerError
 
 FUNCTIONS = """
@@ -89,6 +90,50 @@ def test_each_task_gives_its_result_and_progress(functions: ModuleType, capfd: p
 
 def test_no_tasks_start_no_worker(functions: ModuleType) -> None:
     assert run(functions.double, []) == {}
+
+
+def test_early_workers_are_ended_when_it_is_known_how_many_get_a_task(functions: ModuleType) -> None:
+    before = children()
+    with early_workers(functions.double, 3) as early:
+        started = {str(worker.process.pid) for worker in early}
+        assert children() - before == started
+        keep_needed(early, 2)
+        kept = [str(worker.process.pid) for worker in early]
+        assert len(kept) == 2
+        assert children() - before == set(kept)
+        keep_needed(early, 5)
+        assert children() - before == set(kept)
+        # One of the two is used, and is gone with its tasks.
+        results: dict[int, Any] = {}
+        run_tasks(
+            functions.double,
+            [(21,)],
+            workers=1,
+            describe=lambda number, last: "",
+            on_result=results.__setitem__,
+            early=early,
+        )
+        assert results == {0: 42}
+        assert children() - before == {kept[0]}
+    assert children() == before
+
+
+@pytest.mark.parametrize(("shard_samples", "expected"), [(12, 1), (6, 2), (4, 2)])
+def test_a_conversion_holds_no_more_workers_than_it_has_tasks(
+    photos: Path, tmp_path: Path, shard_samples: int, expected: int
+) -> None:
+    # given 12 photos, two workers asked for, and 1, 2 or 3 shards
+    before, seen = children(), []
+    convert(
+        photos,
+        tmp_path / "out",
+        output="webdataset",
+        shard_samples=shard_samples,
+        workers=2,
+        progress=lambda progress: seen.append(len(children() - before)),
+    )
+    assert max(seen) == expected
+    assert children() == before
 
 
 def test_task_of_a_killed_worker_runs_again(functions: ModuleType, tmp_path: Path) -> None:

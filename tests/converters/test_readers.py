@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,28 +72,15 @@ def test_wids(tars: Path, expected: dict[str, tuple[bytes, int]], tmp_path: Path
     assert seen == expected
 
 
-def test_dali_through_its_index(tars: Path, expected: dict[str, tuple[bytes, int]]) -> None:
-    dali = pytest.importorskip("nvidia.dali", reason="DALI is installed with wellfed[dev]")
+def test_dali_through_its_index(
+    tars: Path,
+    expected: dict[str, tuple[bytes, int]],
+    read_by_dali: Callable[[Path, Sequence[str]], list[tuple[bytes, ...]]],
+) -> None:
     seen: dict[bytes, int] = {}
     for path in sorted(tars.glob("*.tar")):
-        count = int(path.with_suffix(".idx").read_text().split()[1])
-
-        @dali.pipeline_def(batch_size=count, num_threads=1, device_id=None)
-        def read(path: Path = path) -> Any:
-            return tuple(
-                dali.fn.readers.webdataset(
-                    paths=str(path),
-                    index_paths=str(path.with_suffix(".idx")),
-                    ext=["jpg", "cls"],
-                    missing_component_behavior="error",
-                )
-            )
-
-        pipeline = read()
-        pipeline.build()
-        images, labels = pipeline.run()
-        for row in range(count):
-            seen[images.at(row).tobytes()] = int(labels.at(row).tobytes())
+        for image, label in read_by_dali(path, ["jpg", "cls"]):
+            seen[image] = int(label)
     assert seen == dict(expected.values())
 
 

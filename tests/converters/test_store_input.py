@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from wellfed.converters.run import convert
 from wellfed.pipeline.errors import MissingDependencyError, SampleRejectedError, UsageError
 from wellfed.pipeline.formats import open_source
 
-moto_server = pytest.importorskip("moto.server", reason="needs moto[server]")
+pytest.importorskip("moto.server", reason="needs moto[server]")
 s3fs = pytest.importorskip("s3fs", reason="needs s3fs")
 
 
@@ -31,27 +30,8 @@ def png(shade: int) -> bytes:
     return buffer.getvalue()
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[None]:
-    """A threaded S3 server, and an environment in which s3:// means it."""
-    server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith("AWS_")]:
-            patch.delenv(name)
-        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        s3fs.S3FileSystem.clear_instance_cache()
-        yield
-    s3fs.S3FileSystem.clear_instance_cache()
-    server.stop()
-
-
 @pytest.fixture
-def bucket(server: None, request: pytest.FixtureRequest) -> str:
+def bucket(s3_server: None, request: pytest.FixtureRequest) -> str:
     """An empty bucket."""
     name = f"b{abs(hash(request.node.name))}"
     client().mkdir(name)

@@ -91,6 +91,81 @@ def test_cut_compression(tmp_path: Path, ending: str, pack: Callable[[bytes], by
     assert source.read(last).image == noise[last].tobytes()
 
 
+def zst_with_sum(data: bytes) -> bytes:
+    return zstandard.ZstdCompressor(write_checksum=True).compress(data)
+
+
+def zst_of_unknown_size(data: bytes) -> bytes:
+    packer = zstandard.ZstdCompressor(write_checksum=True, write_content_size=False).compressobj()
+    return packer.compress(data) + packer.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK) + packer.flush()
+
+
+SKIPPED = b"\x50\x2a\x4d\x18" + (5).to_bytes(4, "little") + b"notes"
+"""A frame of zstd's that holds no data."""
+PACKERS: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
+    "gz": (".gz", gzip.compress),
+    "bz2": (".bz2", bz2.compress),
+    "zst": (".zst", zstandard.compress),
+    "zst with a sum": (".zst", zst_with_sum),
+    "zst of unknown size": (".zst", zst_of_unknown_size),
+}
+
+
+@pytest.mark.parametrize("kind", PACKERS)
+def test_a_compressed_tar_without_any_of_its_last_bytes_is_not_whole(tmp_path: Path, kind: str) -> None:
+    # given a tar whose end mark comes out before the last bytes are looked at: they are a block's end, or sums
+    ending, pack = PACKERS[kind]
+    path = tmp_path / f"b.tar{ending}"
+    packed = pack(write_tar(tmp_path / "a.tar", SHARD).read_bytes())
+    path.write_bytes(packed)
+    assert names(listed(path)) == [b"0001.jpg", b"0002.jpg"]
+    # when any number of them is missing, then it is refused
+    for cut in (*range(1, 20), *range(20, len(packed), 20)):
+        path.write_bytes(packed[:-cut])
+        with pytest.raises(UsageError, match="must be whole"):
+            listed(path)
+
+
+@pytest.mark.parametrize(("front", "back"), [(b"", SKIPPED), (SKIPPED, b""), (SKIPPED, SKIPPED)])
+@pytest.mark.parametrize("pack", [zstandard.compress, zst_with_sum, zst_of_unknown_size])
+def test_zst_of_several_frames_is_whole_where_its_last_is(
+    tmp_path: Path, front: bytes, back: bytes, pack: Callable[[bytes], bytes]
+) -> None:
+    # given a tar in two frames, the second of which holds only what follows the end mark, and frames without data
+    data = write_tar(tmp_path / "a.tar", SHARD).read_bytes()
+    path, second = tmp_path / "b.tar.zst", pack(data[-1024:])
+    parts = [front, pack(data[:-1024]), second, back]
+    path.write_bytes(b"".join(parts))
+    assert names(listed(path)) == [b"0001.jpg", b"0002.jpg"]
+    # when it ends inside one of the two last, then it is refused; where a frame ends, the tar is still whole
+    whole = b"".join(parts)
+    for cut in range(1, len(second) + len(back)):
+        path.write_bytes(whole[:-cut])
+        if cut == len(back):
+            assert len(listed(path)) == 2
+            continue
+        with pytest.raises(UsageError, match="must be whole"):
+            listed(path)
+    for more in (b"x", whole[:3], whole[:9], b"\x50\x2a\x4d"):
+        path.write_bytes(whole + more)
+        with pytest.raises(UsageError, match="must be whole"):
+            listed(path)
+
+
+def test_large_zst_is_followed_block_by_block(tmp_path: Path) -> None:
+    # given blocks of each kind: raw (noise), repeated (zeros) and compressed
+    noise = np.random.default_rng(1).integers(0, 256, 300_000, dtype=np.uint8).tobytes()
+    entries: list[Entry] = [("c/0.jpg", noise), ("c/1.jpg", bytes(300_000) + b"1"), ("c/2.jpg", b"text " * 60_000)]
+    packed = zst_with_sum(write_tar(tmp_path / "a.tar", entries).read_bytes())
+    path = tmp_path / "b.tar.zst"
+    path.write_bytes(packed)
+    assert len(listed(path)) == 3
+    for cut in (1, 4, 5, 1000, len(packed) // 2):
+        path.write_bytes(packed[:-cut])
+        with pytest.raises(UsageError, match="must be whole"):
+            listed(path)
+
+
 def test_a_damaged_header_or_a_second_tar_behind_is_no_end(tmp_path: Path) -> None:
     data = bytearray(write_tar(tmp_path / "a.tar", SHARD).read_bytes())
     (tmp_path / "b.tar").write_bytes(data + data)

@@ -25,7 +25,7 @@ from wellfed.pipeline.errors import DamagedDatasetError, SampleRejectedError, We
 from wellfed.pipeline.formats.lmdb import check_mappable
 
 from .images import encoded
-from .target import Case, Target
+from .target import MEBIBYTE, Case, Target
 
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 
@@ -303,6 +303,8 @@ TARGETS = (
             "_varint",
             "LmdbInput.read",
         ),
+        # A name for each class of a label just below a million.
+        memory=256 * MEBIBYTE,
         words=(b"\x08\1", b"\x22", b"\x28", b"\x38\1", b"\xff" * 9, b"(1,2,3)", b"\n", b"\x80\2", b"\x80\4", b"."),
     ),
 )

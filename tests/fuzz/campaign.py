@@ -26,8 +26,8 @@ from .lines import Line, Tracer, countable
 from .mutate import mutated
 from .target import MEBIBYTE, Case, Target
 
-CPU_SECONDS = 5
-WALL_SECONDS = 60
+WALL_PER_CPU = 12
+"""Wall seconds after which an input never ends, for each second of CPU time that it may take."""
 _MOST_DEATHS = 10
 _ADDRESS_SPACE = 3 << 30
 
@@ -96,7 +96,7 @@ def fuzz(target: Target, seconds: float, seed: int, kept: Path, starts: list[Cas
         if status == 0:
             break
         ended = os.waitstatus_to_exitcode(status)
-        how = {-signal.SIGPROF: f"took more than {CPU_SECONDS} s of CPU time", -signal.SIGALRM: "never ended"}
+        how = {-signal.SIGPROF: f"took more than {target.cpu} s of CPU time", -signal.SIGALRM: "never ended"}
         finding = kept / f"death-{attempt}"
         shutil.copy(kept / "input", finding)
         outcome.findings.append(f"{how.get(ended, f'ended the process: {ended}')} ({finding})")
@@ -176,8 +176,8 @@ class _Child:
         """Read an input; whether it reached anything new."""
         (self._kept / "input").write_bytes(pack(case))
         known, before = len(self._tracer.pairs), _peak()
-        signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
-        signal.setitimer(signal.ITIMER_REAL, WALL_SECONDS)
+        signal.setitimer(signal.ITIMER_PROF, self._target.cpu)
+        signal.setitimer(signal.ITIMER_REAL, WALL_PER_CPU * self._target.cpu)
         try:
             with self._tracer.on():
                 self._target.run(*case, scratch)

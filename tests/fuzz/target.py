@@ -32,6 +32,7 @@ class Target:
         words: what this parser's files are made of, for inserting.
         repair: makes sums and lengths right again, sometimes, so that damage reaches what is behind them.
         memory: bytes that one input may take beside what was taken before.
+        cpu: seconds of CPU time that one input may take.
     """
 
     name: str
@@ -43,3 +44,4 @@ class Target:
     words: tuple[bytes, ...] = ()
     repair: Callable[[random.Random, str, bytes], bytes] = as_it_is
     memory: int = 64 * MEBIBYTE
+    cpu: int = 5

@@ -17,7 +17,7 @@ _OTHER_FRAMES = frozenset((0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE,
 _BARE = frozenset((0x01, *range(0xD0, 0xD9)))
 _RGB_IDS = b"RGB"
 _ONE_BY_ONE = 0x11
-"""Sampling factors. Those of a lone layer mean nothing (ITU T.81, A.2.2), yet nvJPEG goes by others: a wrong picture."""
+"""Sampling factors. Those of a lone layer mean nothing (ITU T.81, A.2.2), yet nvJPEG goes by them: a wrong picture."""
 
 
 def ordinary_jpegs(encoded: Sequence[bytes | memoryview], widths: np.ndarray, heights: np.ndarray) -> np.ndarray:

@@ -112,6 +112,15 @@ def test_everything_else_is_not(data: bytes) -> None:
     assert not is_ordinary_jpeg(data, 40, 24)
 
 
+def test_a_lone_layer_with_subsampling_factors_is_for_the_cpu_path() -> None:
+    # nvJPEG on an H200 makes a scrambled picture of a gray JPEG whose one layer says 2x2.
+    gray = jpeg("L")
+    place = gray.index(b"\xff\xc0") + 11
+    assert gray[place] == 0x11
+    assert is_ordinary_jpeg(gray, 40, 24)
+    assert not is_ordinary_jpeg(gray[:place] + b"\x22" + gray[place + 1 :], 40, 24)
+
+
 def test_an_adobe_marker_that_says_ycbcr_changes_nothing() -> None:
     assert is_ordinary_jpeg(adobe(1), 40, 24)
 

@@ -19,8 +19,9 @@ import numpy as np
 import pytest
 
 from wellfed.pipeline.errors import DamagedDatasetError, SchemaVersionError, UsageError
-from wellfed.pipeline.formats import Source, index_dtype, open_source
+from wellfed.pipeline.formats import RepeatedSource, Source, index_dtype, open_source
 from wellfed.pipeline.formats.lmdb import check_mappable
+from wellfed.pipeline.formats.reading import ReadMemory, read_rows
 
 
 def _edit(directory: Path, **changes: Any) -> None:
@@ -53,6 +54,41 @@ def test_a_row_outside_the_dataset_is_an_index_error(any_folder: Path, row: int)
         source.read(row)
     with pytest.raises(IndexError):
         source.name(row)
+
+
+def test_many_rows_are_those_of_one_after_the_other(any_folder: Path, samples: list) -> None:
+    source = RepeatedSource(open_source(any_folder), 2)
+    rows = np.array([2, 0, 5, 1, 2, 4])
+    assert [bytes(data) for data in read_rows(source, rows)] == [samples[row % 3][4] for row in rows]
+    assert list(read_rows(source, rows[:0])) == []
+
+
+@pytest.mark.parametrize("rows", [[0, 3], [-1, 2], [1 << 40]])
+def test_many_rows_of_which_one_is_outside_are_an_index_error(any_folder: Path, rows: list[int]) -> None:
+    for source in (open_source(any_folder), RepeatedSource(open_source(any_folder), 1)):
+        with pytest.raises(IndexError):
+            read_rows(source, np.array(rows))
+
+
+def test_memory_that_rows_were_read_into_is_used_again_once_no_view_of_it_is_left(
+    webdataset_folder: Path, samples: list
+) -> None:
+    # given one view that is kept of each of many reads
+    source = open_source(webdataset_folder)
+    kept = [read_rows(source, np.array([row, 2 - row]))[0] for row in (0, 1, 2) for _ in range(20)]
+
+    # then no later read wrote over it
+    assert [bytes(data) for data in kept] == [samples[row][4] for row in (0, 1, 2) for _ in range(20)]
+
+    # and what nobody holds is lent again
+    memory = ReadMemory()
+    first = memory.take(100_000)
+    address = np.frombuffer(first, dtype=np.uint8).ctypes.data
+    part = first[10:20]
+    del first
+    assert np.frombuffer(memory.take(100_000), dtype=np.uint8).ctypes.data != address
+    del part
+    assert address in [np.frombuffer(memory.take(120_000), dtype=np.uint8).ctypes.data for _ in range(2)]
 
 
 def test_numpy_rows_are_rows(any_folder: Path, samples: list) -> None:
@@ -170,6 +206,9 @@ def test_a_damaged_shard_names_shard_and_row(stored_folder: Path, damage: str) -
         source.read(2)
     assert shard in str(caught.value)
     assert str(stored_folder) in str(caught.value)
+    with pytest.raises(DamagedDatasetError, match="row 2") as caught:
+        read_rows(open_source(stored_folder), np.array([0, 2]))
+    assert shard in str(caught.value)
 
 
 def test_a_shard_cut_while_open_names_shard_and_row(webdataset_folder: Path) -> None:
@@ -178,6 +217,8 @@ def test_a_shard_cut_while_open_names_shard_and_row(webdataset_folder: Path) -> 
     os.truncate(webdataset_folder / "pets-000001.tar", 600)
     with pytest.raises(DamagedDatasetError, match=r"pets-000001\.tar.*row 2"):
         source.read(2)
+    with pytest.raises(DamagedDatasetError, match=r"pets-000001\.tar.*row 2"):
+        read_rows(source, np.array([0, 2]))
 
 
 def test_a_truncated_lmdb_whose_manifest_agrees_is_found_before_mapping(lmdb_folder: Path) -> None:

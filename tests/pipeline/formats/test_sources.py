@@ -207,7 +207,7 @@ def test_a_damaged_shard_names_shard_and_row(stored_folder: Path, damage: str) -
     assert shard in str(caught.value)
     assert str(stored_folder) in str(caught.value)
     with pytest.raises(DamagedDatasetError, match="row 2") as caught:
-        read_rows(open_source(stored_folder), np.array([0, 2]))
+        read_rows(source, np.array([2, 0]))
     assert shard in str(caught.value)
 
 

@@ -7,7 +7,10 @@ import threading
 from collections import OrderedDict
 from pathlib import Path
 
+import numpy as np
+
 from .perprocess import PerProcess
+from .readahead import READ_BLOCK, RecentBlocks
 from .stored import StoredSource
 
 OPEN_SHARDS = 128
@@ -53,6 +56,32 @@ class WebDatasetSource(StoredSource):
         if len(data) != size:
             raise self._damaged(row, shard.name, f"{len(data)} bytes instead of {size}")
         return data
+
+    @property
+    def shards(self) -> np.ndarray:
+        """The shard of each row, in the manifest's count."""
+        return self.index["shard"]
+
+    def will_need(self, rows: np.ndarray, hinted: RecentBlocks) -> None:
+        """Tell the system that these rows, and what lies around them, are read soon; it reads them in the background.
+
+        Args:
+            rows: shape (b,).
+            hinted: the blocks told before; those of these rows are added.
+
+        Raises:
+            Nothing that reading would not raise at its turn: a hint for a shard that cannot be opened is left out.
+        """
+        index = self.index[rows]
+        places = np.stack([index["shard"].astype(np.int64), index["offset_image"].astype(np.int64) // READ_BLOCK], 1)
+        for shard, block in np.unique(places, axis=0).tolist():
+            if not hinted.add((shard, block)):
+                continue
+            try:
+                file = self._shards.get().file(self._directory / self._manifest.shards[shard].name)
+            except OSError:
+                continue
+            os.posix_fadvise(file.descriptor, block * READ_BLOCK, READ_BLOCK, os.POSIX_FADV_WILLNEED)
 
     def close(self) -> None:
         """Close the shards; reading opens them again."""

@@ -203,7 +203,8 @@ def _worker_error(error: RuntimeError) -> WorkerError:
         return WorkerError(
             "a decoding process must give its batch within the timeout",
             got=text,
-            remedy="Raise timeout=, or check that the storage of the dataset answers.",
+            remedy="Raise timeout=, or check that the storage of the dataset answers and that no transform of yours "
+            "hangs.",
         )
     pids = re.search(r"pid\(?s?\)? ([\d, ]+)", text)
     who = f"process {pids.group(1).strip()}" if pids else "a decoding process"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from .layout import Layout, class_folder
 from .listing import ListingBuilder
+from .members import FULL_FOLDER, NAMELESS
 from .membertable import MemberTable
 
 
@@ -55,18 +56,19 @@ class SampleRows:
         rare = by_ext.keys() & layout.rare if layout.grouped else ()
         for code in rare:
             self.skipped[f"member .{layout.shown_ext(code)}"] += 1
-        if len(rare) == len(by_ext):
+        # What has no name, or that of a folder, may be anything: no extension says that it is no image.
+        if len(rare) == len(by_ext) and not any(self._reason(member) in (NAMELESS, FULL_FOLDER) for member in members):
             return
         image, reason = layout.image_of(members)
         label, fault = layout.label(members, image)
-        refused = next((code for code in (table.row(member).reason for member in members) if code >= 0), None)
+        refused = next(filter(None, map(self._reason, members)), None)
         if layout.labels_from == "folders":
             if label is None and refused is None:
                 self.skipped["outside_class_folders"] += 1
                 return
             if label is not None:
                 self.classes.add(label)
-        reason = self._reasons[refused] if refused is not None else reason or fault
+        reason = refused or reason or fault
         places, lacking = self._places(members[0] if image is None else image, by_ext)
         first = members[0] if image is None else image
         row = table.row(first)
@@ -79,6 +81,10 @@ class SampleRows:
             archive=row.archive,
             **places,
         )
+
+    def _reason(self, member: int) -> str | None:
+        code = self._table.row(member).reason
+        return self._reasons[code] if code >= 0 else None
 
     def _places(self, image: int, by_ext: dict[int, int]) -> tuple[dict[str, int], str | None]:
         """Where the parts of a sample are, by column, and what is missing."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from .base import USUAL_FIELDS, Field, InputOptions, Record
 from .hf_columns import Columns, choose_columns
 from .hf_layout import INFO, SPLITS, STATE, HfFiles, features_of_metadata, find_files
 from .listing import ListedInput, ListingBuilder
+from .parquet_check import refuse_crashing
 from .values import row_name, typed_value
 
 if TYPE_CHECKING:
@@ -67,6 +69,8 @@ class HfInput(ListedInput):
         """
         pa = import_pyarrow()
         found = find_files(Path(location), options.split_name)
+        with suppress(OSError):  # opening says which one, and why
+            refuse_crashing(_each_open(found.base, found.files))
         files = [open_rows(found.base / name, prefix=options.prefix) for name in found.files]
         schema = files[0].schema
         for name, file in zip(found.files, files, strict=True):
@@ -240,6 +244,12 @@ def _pictures(
     else:
         sizes = [_UNKNOWN if "bytes" in leaves else None] * len(array)
     return ((size, path) if good else (None, None) for good, size, path in zip(valid, sizes, paths, strict=True))
+
+
+def _each_open(base: Path, names: Sequence[str]) -> Iterator[tuple[str, IO[bytes]]]:
+    for name in names:
+        with open(base / name, "rb") as file:
+            yield name, file
 
 
 def _measured(path: str, root: Path) -> tuple[int, int, str | None]:

@@ -30,8 +30,9 @@ def read_idx(path: Path, dimensions: int, *, prefix: bool) -> np.ndarray:
     """
     try:
         if path.suffix == ".gz":
-            header, body = _unpacked(path, dimensions)
+            header, body, is_cut = _unpacked(path, dimensions)
         else:
+            is_cut = False
             with open(path, "rb") as file:
                 header = file.read(4 + 4 * dimensions)
             size = path.stat().st_size
@@ -44,7 +45,7 @@ def read_idx(path: Path, dimensions: int, *, prefix: bool) -> np.ndarray:
         raise UsageError(
             f"{path.name} must end with its last entry", got=f"{len(body) - wanted} bytes more", remedy=_DAMAGED
         )
-    if len(body) < wanted:
+    if len(body) < wanted or is_cut:
         if not prefix:
             raise UsageError(
                 f"{path.name} must hold {wanted:,} bytes of values",
@@ -52,6 +53,9 @@ def read_idx(path: Path, dimensions: int, *, prefix: bool) -> np.ndarray:
                 remedy="Fetch it again, or ask for the whole samples before the cut (--prefix).",
             )
         entry = math.prod(shape[1:])
+        if len(body) == wanted:
+            # All values are there, and no sum says that they are right: the last entry is not whole.
+            body = body[: max(0, wanted - 1)]
         shape = (len(body) // entry, *shape[1:])
         body = body[: math.prod(shape)]
     try:
@@ -83,8 +87,9 @@ def _shape(header: bytes, path: Path, dimensions: int) -> tuple[int, ...]:
     return shape
 
 
-def _unpacked(path: Path, dimensions: int) -> tuple[bytes, np.ndarray]:
-    header, body, most = b"", bytearray(), 0
+def _unpacked(path: Path, dimensions: int) -> tuple[bytes, np.ndarray, bool]:
+    """Header, values, and whether the file ends before its gzip data, sum and length do."""
+    header, body, is_cut = b"", bytearray(), False
     with gzip.open(path, "rb") as file:
         try:
             header = file.read(4 + 4 * dimensions)
@@ -93,9 +98,7 @@ def _unpacked(path: Path, dimensions: int) -> tuple[bytes, np.ndarray]:
             while len(body) < most and (chunk := file.read1(min(_CHUNK, most - len(body)))):
                 body += chunk
         except EOFError:
-            # Cut short. Where only its end is gone all values are there, and no sum says that they are right.
-            if body and len(body) == most - 1:
-                body.pop()
+            is_cut = True
         except (gzip.BadGzipFile, zlib.error) as error:
             raise UsageError(f"{path.name} must be a whole gzip file", got=str(error), remedy=_DAMAGED) from error
-    return header, np.frombuffer(body, np.uint8)
+    return header, np.frombuffer(body, np.uint8), is_cut

@@ -21,6 +21,7 @@ from wellfed.pipeline.formats.names import NAMES_BLOB, NAMES_OFFSETS, Names, Nam
 from .base import USUAL_FIELDS, Field
 from .spool import CHUNK, Column, Refused, RefusedSpool, digest_of, open_raw, refused_files, write_raw
 from .temporary import TemporaryFolder
+from .values import row_name
 
 _FACTS = "input.json"
 _REFUSED, _FOUND, _OUTSIDE = "input.refused.", "spool.found.", "spool.outside."
@@ -211,7 +212,7 @@ class ListingBuilder:
         """Append the next row.
 
         Args:
-            name: original relative path or row id.
+            name: original relative path or row id; where it is empty, the row's number takes its place.
             label: text or whole number; anything else (None, empty, NaN, a float) makes the row a refused one.
             size: bytes of the image; 0 where unknown.
             stamp: changes when the sample was written again, such as a modification time.
@@ -235,7 +236,7 @@ class ListingBuilder:
                 self._locators[locator] = Column(self._directory / _column_file(locator), row)
         for locator, column in self._locators.items():
             column.append(locators.get(locator, _ABSENT))
-        self._names.add(name)
+        self._names.add(name or row_name(row))
         self._rows += 1
 
     def extend(self, names: Sequence[bytes], *, label: str | int, sizes: Sequence[int], stamps: Sequence[int]) -> None:

@@ -9,6 +9,8 @@ from wellfed.pipeline.errors import UsageError
 
 NOT_REGULAR = "a member must be a regular file"
 OUTSIDE = "a member's path must not be absolute or lead out of the archive"
+NAMELESS = "a member must have a name"
+FULL_FOLDER = "an archive's entry for a folder must hold no data"
 
 Capture = Callable[[bytes], int]
 """Member name to the largest size up to which a walker reads the member's data on its way; 0 for none."""
@@ -76,6 +78,8 @@ def is_metadata(name: bytes) -> bool:
 
 def unsafe_reason(name: bytes) -> str | None:
     """Why a path must not be followed; None where it may be."""
+    if not name:
+        return NAMELESS
     return OUTSIDE if name.startswith(b"/") or b".." in name.split(b"/") else None
 
 

@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from wellfed.pipeline.errors import (
 )
 from wellfed.pipeline.formats.perprocess import PerProcess
 
+from .parquet_check import refuse_crashing
 from .stores import Stores, protocol_of, without_query
 from .table_base import Held, Row
 
@@ -45,7 +46,7 @@ class ParquetTable:
     unit = "row"
     typed = True
 
-    def __init__(self, location: str, stores: Stores) -> None:
+    def __init__(self, location: str, stores: Stores, opened: Literal["first", "again"] = "first") -> None:
         _pyarrow()
         self.location = location
         self._stores = stores
@@ -55,6 +56,9 @@ class ParquetTable:
         self.notes: Counter[str] = Counter()
         self.skipped: Counter[str] = Counter()
         self.stat = self._stat()
+        if opened == "first":
+            with self._errors(), self._bytes() as source:
+                refuse_crashing([(without_query(location), source)])
         file = self._files.get()
         self.column_names = tuple(file.schema_arrow.names)
         counts = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
@@ -63,7 +67,7 @@ class ParquetTable:
     @classmethod
     def saved(cls, location: str, stores: Stores, facts: dict[str, Any]) -> Self:
         """The table that `facts` was taken from. Raises SourceChangedError where it is another."""
-        table = cls(location, stores)
+        table = cls(location, stores, "again")
         if list(table.stat) != facts["stat"]:
             raise SourceChangedError(
                 f"the table {location!r} must not change between planning and reading",
@@ -83,6 +87,10 @@ class ParquetTable:
             source = self._stores.open(self.location) if remote else self.location
             # Reading ahead whole column chunks would hold a row group's images in memory.
             return parquet.ParquetFile(source, pre_buffer=False, buffer_size=1 << 20)
+
+    def _bytes(self) -> Any:
+        is_remote = protocol_of(self.location) is not None
+        return self._stores.open(self.location) if is_remote else open(self.location, "rb")
 
     def _stat(self) -> tuple[int, int]:
         if protocol_of(self.location) is not None:
@@ -210,11 +218,7 @@ class ParquetTable:
 
     def content(self) -> str:
         """SHA-256 of the footer, which holds the sizes and statistics of all columns, and of the file's size."""
-        if protocol_of(self.location) is not None:
-            source: Any = self._stores.open(self.location)
-        else:
-            source = open(self.location, "rb")  # noqa: SIM115 - closed below
-        with source:
+        with self._bytes() as source:
             end = source.seek(0, os.SEEK_END)
             source.seek(end - 8)
             length = int.from_bytes(source.read(4), "little")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import IO, Protocol
 
 from ..outputs.tar import BLOCK, padded
-from .members import NOT_REGULAR, ArchiveCutError, Capture, Member, unsafe_reason
+from .members import FULL_FOLDER, NOT_REGULAR, ArchiveCutError, Capture, Member, unsafe_reason
 
 _LARGEST_EXTRA = 1 << 20
 """Bytes of an extended header: path names are shorter by far."""
@@ -104,7 +104,9 @@ def walk_tar(stream: Stream, capture: Capture = lambda name: 0) -> Iterator[Memb
 def _member(block: bytes, kind: bytes, name: bytes, size: int, sparse: bool) -> Member:
     # Old tars have no type for folders, only a name that ends in a slash.
     if kind == b"5" or (kind in (b"0", b"\0", b"7") and name.endswith(b"/")):
-        return Member(name, 0, 0 if kind == b"5" else size, folder=True, reason=unsafe_reason(name))
+        # A folder's own size says how much room it has, not that data follows.
+        held = 0 if kind == b"5" else size
+        return Member(name, 0, held, folder=True, reason=unsafe_reason(name) or (FULL_FOLDER if held else None))
     if kind not in (b"0", b"\0", b"7"):
         # Links, devices and pipes have no data, whatever their header says.
         held = 0 if kind in (b"1", b"2", b"3", b"4", b"6") else size

@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from wellfed.pipeline.errors import SampleRejectedError, UsageError
 
-from .members import NOT_REGULAR, ArchiveCutError, Capture, Member, shown, unsafe_reason
+from .members import FULL_FOLDER, NOT_REGULAR, ArchiveCutError, Capture, Member, shown, unsafe_reason
 
 LARGEST_RATIO = 1100
 """Deflate reaches 1,032; a member that claims more is no image but a bomb."""
@@ -99,7 +99,9 @@ def _walk_local(file: IO[bytes], size: int, path: Path) -> Iterator[Member]:
             return
         _refuse_encrypted(path, name, flags)
         folder = name.endswith(b"/")
-        reason = unsafe_reason(name) or (None if folder else _bomb(length, packed, method))
+        reason = unsafe_reason(name)
+        if reason is None:
+            reason = _bomb(length, packed, method) if not folder else FULL_FOLDER if length else None
         yield Member(name, offset, length, folder, reason, None, packed, method, crc)
         offset = stop
 
@@ -165,8 +167,8 @@ def _entry(file: IO[bytes], shift: int, stop: int) -> tuple[Member, int]:
     reason = unsafe_reason(name.replace(b"\\", b"/") if system == 0 else name)
     if reason is None and kind not in (0x0, 0x4, 0x8):
         reason = f"{NOT_REGULAR}; got {'a symbolic link' if kind == 0xA else 'a special file'}"
-    if reason is None and not folder:
-        reason = _bomb(size, packed, method)
+    if reason is None:
+        reason = _bomb(size, packed, method) if not folder else FULL_FOLDER if size else None
     member = Member(name, offset + shift, size, folder, reason, None, packed, method, crc)
     return member, flags
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import io
+import pickle
 import resource
 import struct
+import tarfile
 import tracemalloc
 import zipfile
+import zlib
 from pathlib import Path
+from typing import Any
 
 import lmdb
 import numpy as np
@@ -19,10 +24,13 @@ import pytest
 from wellfed.converters import convert, verify
 from wellfed.converters.indexed_checks import check_indexed_tar
 from wellfed.converters.inputs import InputOptions
+from wellfed.converters.inputs.binary import BinaryInput
 from wellfed.converters.inputs.cifar_pickle import read_batch
+from wellfed.converters.inputs.hf import HfInput
 from wellfed.converters.inputs.idx import read_idx
 from wellfed.converters.inputs.lmdb_foreign import LmdbInput
 from wellfed.converters.inputs.table import TableInput
+from wellfed.converters.inputs.tar import TarInput
 from wellfed.converters.inputs.zip import ZipInput
 from wellfed.converters.outputs.webdataset import WIDS_NAME, dali_index
 from wellfed.converters.rejects import load_rejects
@@ -187,3 +195,88 @@ def test_text_of_a_parquet_file_that_is_no_utf8(tmp_path: Path) -> None:
     # when it is listed, then the file is said to be damaged
     with pytest.raises(UsageError, match="must be whole"):
         TableInput.list(str(path), InputOptions(image_column="path", label_column="label"))
+
+
+def test_members_without_a_name_are_rejected_under_their_row(tmp_path: Path) -> None:
+    # given a tar and a zip of class folders, each with an image whose name was lost
+    members = {"c/0.jpg": b"image", "": b"nameless", "d/": b"data of a folder"}
+    tar, archive = tmp_path / "a.tar", tmp_path / "a.zip"
+    with tarfile.open(tar, "w", format=tarfile.USTAR_FORMAT) as to:
+        for name, data in members.items():
+            header = tarfile.TarInfo("x" if name == "d/" else name)
+            header.size = len(data)
+            block = bytearray(header.tobuf(tarfile.USTAR_FORMAT))
+            if name == "d/":
+                block[:2] = b"d/"
+                block[148:156] = b" " * 8
+                block[148:156] = b"%06o\0 " % sum(block)
+            to.fileobj.write(bytes(block) + data.ljust(512, b"\0"))  # type: ignore[union-attr]
+    with zipfile.ZipFile(archive, "w") as packed:
+        for name, data in members.items():
+            packed.writestr(zipfile.ZipInfo(name), data)
+    for source in (
+        TarInput.list(str(tar), InputOptions(label_regex="(c|d)")),
+        ZipInput.list(str(archive), InputOptions(label_regex="(c|d)")),
+        TarInput.list(str(tar), InputOptions()),
+        ZipInput.list(str(archive), InputOptions()),
+    ):
+        # when they are listed, then nothing is lost, and every row has a name
+        rows = {source.name(row): source.refused.get(row) for row in range(len(source))}
+        assert rows == {
+            b"c/0.jpg": None,
+            b"row-000000001": "a member must have a name",
+            b"d/": "an archive's entry for a folder must hold no data",
+        }
+
+
+def test_a_picture_of_cifar_with_an_empty_file_name_is_called_by_its_row(tmp_path: Path) -> None:
+    batch = {"data": np.zeros((2, 3072), np.uint8), "labels": [0, 0], "filenames": ["", "b.png"]}
+    (tmp_path / "batches.meta").write_bytes(pickle.dumps({"label_names": ["a"]}, 2))
+    (tmp_path / "data_batch_1").write_bytes(pickle.dumps(batch, 2))
+    source = BinaryInput.list(str(tmp_path), InputOptions())
+    assert [source.name(row) for row in range(2)] == [b"row-000000000", b"b.png"]
+
+
+def test_a_gzip_file_of_no_entries_without_its_end_is_not_whole(tmp_path: Path) -> None:
+    # given a header that declares no labels, and nothing of the sum and the length behind it
+    path = tmp_path / "train-labels-idx1-ubyte.gz"
+    packed = gzip.compress(bytes((0, 0, 8, 1)) + bytes(4))
+    for cut in range(1, 9):
+        path.write_bytes(packed[:-cut])
+        with pytest.raises(UsageError, match="cut short"):
+            read_idx(path, 1, prefix=False)
+    path.write_bytes(packed)
+    assert read_idx(path, 1, prefix=False).shape == (0,)
+
+
+def test_a_tar_in_gzip_without_any_of_its_last_bytes_is_not_whole(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar.gz"
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        header = tarfile.TarInfo("c/0.jpg")
+        header.size = 5
+        tar.addfile(header, io.BytesIO(b"image"))
+    packed = gzip.compress(buffer.getvalue())
+    for damaged in (*(packed[:-cut] for cut in range(1, 20)), packed[:-5] + bytes(5), packed + b"x"):
+        path.write_bytes(damaged)
+        with pytest.raises(UsageError, match="must be whole"):
+            TarInput.list(str(path), InputOptions())
+
+
+@pytest.mark.parametrize("kind", [TableInput, HfInput])
+def test_a_parquet_footer_over_which_pyarrow_ends_the_process(kind: Any, tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    path.write_bytes(zlib.decompress(base64.b85decode(ENDS_PYARROW)))
+    with pytest.raises(UsageError, match=r"t\.parquet' must be whole.*level histogram size mismatch"):
+        kind.list(str(path), InputOptions())
+
+
+ENDS_PYARROW = (
+    "c-oay!EVz)5FNYeDu<|QBaO8y`QSsbf|Qm9DG?xgn50cgNJSh05!{^AGDT^cCWVNed*oC22#y^10Qj0RyXzz(aDdTzXLe`iy*HNK"
+    "rCtSdxQn|TbP<XGTL5tPBZ$Yr`9+*2!QD>;EMl>Y0=M}Qeho@nzgNh$^Ue-~xcms$5y1EX1|4=9e_>AM*U@Euk&*dDtp}yQ+^$$0"
+    "XG364b*do6Z1^s@h%pD%qTDos&;=~qbLHmX({(aqIXWK2gJcArP`)aM;A25mL2Rp%ZLy`udGD*kD?ADF|2DTO>p3+g@IWp+^<FBW"
+    "YAlk4YNDJa$`lxi?+&l<)(yWo|2O_0WcP&%4U_kI!xLei9VlNGsMmYZe_~&a{Ng^)_BbWBh^##)no~WcCQ(WalcIW^=u`&{qG#q}"
+    "<;jLNGJE@mK_78&+&Ipf^nsT4N>|R_^xLC>Ij3}FK!#bVwx-!DU51)#bqBhMPG~9BQmybNgMM@TR;NziYyODpk;ZFj+@q{xDI$uZ"
+    "H9V_dhpl$?to8b4)nf98AcILfz50+`?+quDy?8pkoChD1>FoS+96YS;AM96D*$3bSxBNAB`H%Vq0Wz%|"
+)
+"""A fuzzed table whose footer has more level counts than its column has levels."""

@@ -19,6 +19,7 @@ from .errors import ConfigError, SchemaVersionError
 __all__ = [
     "Augment",
     "BackendName",
+    "Balance",
     "DecodeMode",
     "LoaderConfig",
     "LoaderSettings",

@@ -205,10 +205,14 @@ class MixIndex:
     def __len__(self) -> int:
         return int(self._starts[-1])
 
-    def __getitem__(self, what: str | np.ndarray | int) -> Any:
+    def __getitem__(self, what: str | slice | np.ndarray | int) -> Any:
         if isinstance(what, str):
             return np.concatenate([self._column(part, what, ...) for part in range(len(self._indexes))])
         rows = np.asarray(what)
+        if isinstance(what, slice) or rows.dtype == np.bool_:
+            rows = np.arange(len(self))[what]
+        if rows.size and not 0 <= int(rows.min()) <= int(rows.max()) < len(self):
+            raise IndexError(f"rows {rows.min()} to {rows.max()} of a mix of {len(self)}")
         found = np.empty(rows.shape, dtype=self.dtype)
         part_of = np.searchsorted(self._starts, rows, side="right") - 1
         for part in np.unique(part_of).tolist():

@@ -65,12 +65,11 @@ class WebDatasetSource(StoredSource):
     def will_need(self, rows: np.ndarray, hinted: RecentBlocks) -> None:
         """Tell the system that these rows, and what lies around them, are read soon; it reads them in the background.
 
+        A shard that cannot be opened is left out: reading its samples raises, at their turn.
+
         Args:
             rows: shape (b,).
             hinted: the blocks told before; those of these rows are added.
-
-        Raises:
-            Nothing that reading would not raise at its turn: a hint for a shard that cannot be opened is left out.
         """
         index = self.index[rows]
         places = np.stack([index["shard"].astype(np.int64), index["offset_image"].astype(np.int64) // READ_BLOCK], 1)

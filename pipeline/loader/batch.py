@@ -30,7 +30,7 @@ class BatchTask:
         rows: row numbers of the source; int64, shape (b,).
         valid: bool, shape (b,); False marks repeats that pad the batch.
         position_after: samples of the epoch consumed, over all ranks, once the batch is handed over.
-        repeats: how often each row was drawn before in this epoch, int64, shape (b,); None where none is drawn twice.
+        repeats: as in `EpochRows`, int64, shape (b,); None where no row is drawn twice in the epoch.
     """
 
     epoch: int

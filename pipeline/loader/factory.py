@@ -49,7 +49,7 @@ _OURS = (
     "world_size",
 )
 _TORCH_ONLY = {
-    "sampler": "the order comes from shuffle= and seed=",
+    "sampler": "the order comes from shuffle= and seed=, and subset=, balance= and weights= choose samples",
     "batch_sampler": "the order comes from shuffle= and seed=",
     "collate_fn": "batches are whole arrays; choose with fields=",
     "worker_init_fn": "workers hold no random state",

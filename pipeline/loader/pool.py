@@ -34,8 +34,13 @@ class DecodingPool(Executor):
             for number in range(workers)
         ]
         self._ended = False
-        for thread in self._threads:
-            thread.start()
+        try:
+            for thread in self._threads:
+                thread.start()
+        except RuntimeError:
+            # The system gives no more threads: those that run are not to wait for work for ever.
+            self.shutdown(wait=False)
+            raise
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Run fn(*args, **kwargs) in a thread, after what was submitted before.

@@ -13,7 +13,7 @@ from ..config import LoaderConfig
 from ..errors import ConfigError, UsageError
 from ..formats.base import Source
 from ..formats.mix import Mix
-from ..sampling import SHARDED_WINDOW, MixSampling, Sampling, Shards, SingleSampling, class_weights
+from ..sampling import SHARDED_WINDOW, MixSampling, Sampling, Shards, SingleSampling, class_weights, shares
 
 __all__ = ["make_sampling"]
 
@@ -84,11 +84,19 @@ def _of_mix(mix: Mix, config: LoaderConfig, others: list[tuple[str | None, Any]]
                 got=mix.location,
                 remedy="Leave it out, and choose shares by the weights of the mix.",
             )
+    weights = [weight for _, weight in mix.parts]
+    for (source, weight), count in zip(mix.parts, shares(mix.samples, weights), strict=True):
+        if count == 0:
+            raise UsageError(
+                f"each dataset of a mix must get a sample of an epoch's {mix.samples}",
+                got=f"none for {source.location} with weight {weight:g} of {sum(weights):g}",
+                remedy="Give it a larger weight, or the mix more samples=.",
+            )
     return MixSampling(
         # A dataset's own keys: adding one to the end of the mix leaves the orders of the others as they were.
         keys=[partial(_keys, source) for source, _ in mix.parts],
         lengths=[len(source) for source, _ in mix.parts],
-        weights=[weight for _, weight in mix.parts],
+        weights=weights,
         samples=mix.samples,
         seed=config.seed,
         shuffle=config.shuffle,
@@ -198,7 +206,7 @@ def _shards(source: Source, rows: np.ndarray | None) -> Shards:
         warnings.warn(
             f"order='sharded' mixes about {mixed} samples at a time, and {source.location!r} is stored class by class: "
             "batches will hold few classes. Convert it with --shuffle SEED, or use order='global'.",
-            stacklevel=5,
+            stacklevel=6,  # the call of DataLoader
         )
     return Shards(of_rows=stored, streams=manifest.streams)
 

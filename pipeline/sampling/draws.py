@@ -19,11 +19,11 @@ REPEAT_SHIFT = 48
 
 
 def with_repeats(keys: np.ndarray, repeats: np.ndarray | None) -> np.ndarray:
-    """Keys to draw crops from: each repeat of a sample within an epoch has one of its own.
+    """Keys to draw crops from: each repeat of a sample within an epoch has one of its own, up to 65,536 of them.
 
     Args:
         keys: uint64, shape (n,).
-        repeats: how often each was drawn before in this epoch, shape (n,); None where none is drawn twice.
+        repeats: as in `EpochRows`, shape (n,); None where none is drawn twice.
     """
     if repeats is None:
         return keys
@@ -55,7 +55,7 @@ def weighted_rows(
         groups: rows of a group lie together, so that each group's number of draws is exact in the same sense.
 
     Returns:
-        rows, in no order to rely on, and how often each was drawn before: int64, shape (n,) both.
+        rows, ascending, and how often each was drawn before: int64, shape (n,) both.
     """
     order = np.argsort(sample_hash(seed, epoch, keys, WEIGHT_DRAW), kind="stable")
     if groups is not None:
@@ -64,8 +64,9 @@ def weighted_rows(
     start = float(sample_hash(seed, epoch, np.zeros(1, dtype=np.uint64), OFFSET_DRAW)[0] >> np.uint64(11)) * 2.0**-53
     # Adding a start just below 1 may round up to a point too many.
     points = np.minimum(np.floor(reached / reached[-1] * len(keys) + start).astype(np.int64), len(keys))
-    counts = np.diff(points, prepend=0)
-    rows = np.repeat(order, counts)
+    counts = np.empty(len(keys), dtype=np.int64)
+    counts[order] = np.diff(points, prepend=0)
+    rows = np.repeat(np.arange(len(keys), dtype=np.int64), counts)
     return rows, np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
 
 

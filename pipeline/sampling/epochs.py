@@ -21,7 +21,8 @@ class EpochRows:
 
     Attributes:
         rows: int64, shape (n,).
-        repeats: how often each was drawn before in this epoch, int64, shape (n,); None where none is drawn twice.
+        repeats: numbers that tell the places of one sample apart, int64, shape (n,): with weights how often it was
+            drawn before in this epoch, in a mix the pass over its dataset; None where none is drawn twice.
     """
 
     rows: np.ndarray
@@ -31,16 +32,24 @@ class EpochRows:
 class Sampling(Protocol):
     """Samples of every epoch, as a function of its number alone; nothing is remembered between calls."""
 
-    samples: int
-    """Of an epoch, over all ranks; at least 1."""
+    @property
+    def samples(self) -> int:
+        """Of an epoch, over all ranks; at least 1."""
+        ...
 
-    share: Share
-    """How ranks divide a global batch."""
+    @property
+    def share(self) -> Share:
+        """How ranks divide a global batch."""
+        ...
 
-    identity: str
-    """Equal for samplings that give the same epochs of the same dataset and seed; part of a loader's state."""
+    @property
+    def identity(self) -> str:
+        """Equal for samplings that give the same epochs of the same dataset and seed; part of a loader's state."""
+        ...
 
-    def epoch(self, number: int) -> EpochRows: ...
+    def epoch(self, number: int) -> EpochRows:
+        """The samples of epoch `number`, from 0 on."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -83,7 +92,7 @@ class SingleSampling:
 
     @property
     def share(self) -> Share:
-        # A rank then reads from as few streams as the numbers of both allow.
+        # With a stride a rank reads from as few streams as the numbers of both allow.
         return "blocks" if self.shards is None else "strided"
 
     def epoch(self, number: int) -> EpochRows:

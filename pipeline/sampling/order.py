@@ -25,7 +25,7 @@ def epoch_order(keys: np.ndarray, *, seed: int, epoch: int, shuffle: bool) -> np
     sample removed from the dataset leaves otherwise unchanged.
 
     Args:
-        keys: ascending sample keys, shape (n,).
+        keys: sample keys, all different, shape (n,).
 
     Returns:
         int64 of shape (n,), a permutation of 0..n-1.
@@ -44,7 +44,7 @@ class BatchPlan:
         rows: int64, shape (b,).
         valid: bool, shape (b,); False marks a repeat that pads the last batch.
         position_after: samples of the whole epoch, over all ranks, consumed once this batch is done.
-        repeats: how often each row was drawn before in this epoch, int64, shape (b,); None where none is drawn twice.
+        repeats: as in `EpochRows`, int64, shape (b,); None where no row is drawn twice in the epoch.
     """
 
     number: int

@@ -146,14 +146,17 @@ def test_a_state_of_another_way_to_sample_is_refused(open_loader: Open, shards: 
 def test_a_subset_by_keys_and_by_mask_is_the_same_and_gives_each_once(shards: Path) -> None:
     mask = np.isin(np.arange(23), SUBSET)
     for subset in (SUBSET, mask, torch.tensor(SUBSET[::-1])):
-        with DataLoader(shards, batch_size=4, image_size=8, subset=subset, num_workers=0, fields=("key",)) as loader:
+        loader: Any = DataLoader(shards, batch_size=4, image_size=8, subset=subset, num_workers=0, fields=("key",))
+        with loader:
             assert [batch["key"].tolist() for batch in loader] == [[0, 1, 2, 3], [5, 8, 13, 20], [21]]
 
 
 def test_a_subset_leaves_the_global_order_and_crops_of_its_samples_as_they_were(shards: Path) -> None:
     options: dict[str, Any] = {"shuffle": True, "augment": "train", "image_size": 8, "seed": 4, "num_workers": 0}
     options["fields"] = ("key", "box", "flip")
-    with DataLoader(shards, **options) as whole, DataLoader(shards, subset=SUBSET, **options) as part:
+    whole: Any = DataLoader(shards, **options)
+    part: Any = DataLoader(shards, subset=SUBSET, **options)
+    with whole, part:
         kept = [batch for batch in whole if int(batch["key"]) in SUBSET]
         for one, other in zip(kept, part, strict=True):
             assert all(torch.equal(one[field], other[field]) for field in options["fields"])
@@ -165,7 +168,7 @@ def test_repeats_of_a_sample_have_crops_of_their_own(shards: Path) -> None:
     weights[6] = 1
     options: dict[str, Any] = {"augment": "train", "shuffle": True, "batch_size": 23, "image_size": 8}
     for backend, workers in BACKENDS:
-        loader = DataLoader(
+        loader: Any = DataLoader(
             shards, weights=weights, backend=backend, num_workers=workers, fields=("key", "box"), **options
         )
         with loader:
@@ -175,11 +178,12 @@ def test_repeats_of_a_sample_have_crops_of_their_own(shards: Path) -> None:
 
 
 def test_sharded_reads_each_shard_in_one_go(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # given two streams and no window, when an epoch is read
+    # given one stream and no window, when an epoch is read
     load = Manifest.load
     monkeypatch.setattr(Manifest, "load", lambda directory: _with_streams(load(directory), 1))
     monkeypatch.setattr("wellfed.pipeline.sampling.sharded.sharded_order.__kwdefaults__", {"window": 1})
-    with DataLoader(shards, shuffle=True, order="sharded", image_size=8, num_workers=0, fields=("index",)) as loader:
+    loader: Any = DataLoader(shards, shuffle=True, order="sharded", image_size=8, num_workers=0, fields=("index",))
+    with loader:
         rows = [int(batch["index"]) for batch in loader]
     # then shard follows shard, each from its start to its end
     of_rows = [row // 4 for row in rows]
@@ -210,7 +214,8 @@ def test_a_mix_maps_labels_by_name_and_names_samples_by_their_dataset(shards: Pa
     mix = Mix([(shards, 1), (few, 1)], classes="union")
     assert mix.class_names == ("bird", "cat", "dog")
     assert len(mix) == 28
-    with DataLoader(mix, batch_size=7, image_size=8, num_workers=2, fields=("index", "class", "key")) as loader:
+    loader: Any = DataLoader(mix, batch_size=7, image_size=8, num_workers=2, fields=("index", "class", "key"))
+    with loader:
         for batch in loader:
             for row, label, key in zip(batch["index"], batch["class"], batch["key"], strict=True):
                 source, own = mix.locate(int(row))
@@ -223,7 +228,8 @@ def test_a_mix_maps_labels_by_name_and_names_samples_by_their_dataset(shards: Pa
 def test_a_mix_holds_its_shares_and_goes_on_where_an_epoch_stopped(shards: Path, few: Path) -> None:
     mix = Mix([(shards, 3), (few, 1)], classes="union", samples=8)
     seen: list[int] = []
-    with DataLoader(mix, batch_size=4, image_size=8, shuffle=True, num_workers=0, fields=("index",)) as loader:
+    loader: Any = DataLoader(mix, batch_size=4, image_size=8, shuffle=True, num_workers=0, fields=("index",))
+    with loader:
         assert len(loader) == 2
         for _ in range(4):
             for batch in loader:
@@ -250,12 +256,39 @@ def test_what_a_mix_refuses(shards: Path, few: Path) -> None:
     ):
         with pytest.raises(UsageError, match=message):
             Mix(parts, **options)  # type: ignore[arg-type]
-    for options, message in (
+    given: dict[str, Any]
+    for given, message in (
         ({"subset": [1]}, "subset is about one dataset"),
         ({"balance": "class", "shuffle": True}, "balance is about one dataset"),
         ({"weights": np.ones(23), "shuffle": True}, "weights is about one dataset"),
         ({"order": "sharded", "shuffle": True}, "order='sharded' is about one dataset"),
     ):
         with pytest.raises(UsageError, match=message):
-            DataLoader(Mix([(one, 1)]), num_workers=0, **options)
+            DataLoader(Mix([(one, 1)]), num_workers=0, **given)
+    # A dataset that every epoch would leave out: of 10 samples its share is a hundredth.
+    with pytest.raises(UsageError, match=r"a sample of an epoch's 10; got none for .*weight 1 of 1001.*more samples="):
+        DataLoader(Mix([(one, 1000), (few, 1)], classes="union", samples=10), num_workers=0)
     one.close()
+
+
+def test_rows_of_a_mix_are_chosen_as_rows_of_any_index(shards: Path, few: Path) -> None:
+    mix = Mix([(shards, 1), (few, 1)], classes="union")
+    keys = [*range(23), *((1 << 40) + key for key in range(5))]
+    assert mix.index["key"].tolist() == keys
+    birds = mix.index["label"] == 0
+    for what in (slice(20, 26), np.array([3, 27, 3]), birds, 24):
+        assert mix.index[what]["key"].tolist() == np.array(keys)[what].tolist()
+    for outside in (28, -1, np.array([0, 30])):
+        with pytest.raises(IndexError):
+            mix.index[outside]
+    mix.close()
+
+
+def test_the_warning_about_classes_stored_one_after_another_names_the_callers_line(
+    shards: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given 23 samples of three classes in their order, of which 16 are mixed at a time
+    monkeypatch.setattr("wellfed.pipeline.loader.selection.SHARDED_WINDOW", 1)
+    with pytest.warns(UserWarning, match="mixes about 16 samples at a time") as caught:
+        DataLoader(shards, shuffle=True, order="sharded", num_workers=0).close()
+    assert caught[0].filename == __file__

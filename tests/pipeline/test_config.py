@@ -86,7 +86,10 @@ def test_a_value_out_of_range_is_refused_with_the_file(tmp_path: Path) -> None:
     for change, rule in (
         ({"verdict": "good"}, r"tuned\.json: verdict must be one of"),
         ({"settings": {"batch_size": 0}}, r"tuned\.json: settings: batch_size must be between 1"),
-        ({"step": {}}, r"tuned\.json: step of a tuned config must hold name, device, image_size; got 'no name, "),
+        (
+            {"step": {}},
+            r"tuned\.json: step of a tuned config must hold name, device, image_size; got no name, device, image_size",
+        ),
     ):
         path = tmp_path / "tuned.json"
         path.write_text(json.dumps({**tuned, **change}))

@@ -23,7 +23,7 @@ def test_work_is_done_in_threads_that_were_prepared() -> None:
         prepared.done = True
 
     pool = DecodingPool(2, "wellfed-test", prepare)
-    futures = [pool.submit(lambda number=number: (number, prepared.done)) for number in range(20)]
+    futures = [pool.submit(lambda given: (given, prepared.done), number) for number in range(20)]
     assert [future.result(10) for future in futures] == [(number, True) for number in range(20)]
     with pytest.raises(ZeroDivisionError):
         pool.submit(divmod, 1, 0).result(10)

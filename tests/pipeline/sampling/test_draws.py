@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wellfed.pipeline.sampling import MixSampling, SingleSampling, class_weights, shares, with_repeats
+from wellfed.pipeline.sampling import (
+    MixSampling,
+    Shards,
+    SingleSampling,
+    class_weights,
+    draws,
+    epochs,
+    sharded_order,
+    shares,
+    with_repeats,
+)
 from wellfed.pipeline.sampling.draws import cycled_rows, merged, weighted_rows
 
 
@@ -31,6 +42,43 @@ def test_each_row_is_drawn_its_share_rounded_down_or_up(weights: list[float], ep
         expected = count * weight / sum(weights)
         assert expected - 1.000001 < drawn[row] < expected + 1.000001
         assert sorted(repeats[rows == row].tolist()) == list(range(drawn[row]))
+
+
+def test_a_start_just_below_one_draws_no_row_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given the largest start there is, 1 - 2**-53, which added to 3 rounds to 4
+    largest = np.uint64(2**64 - 1)
+    monkeypatch.setattr(
+        draws,
+        "sample_hash",
+        lambda seed, epoch, keys, draw: np.full(len(keys), largest) if draw == draws.OFFSET_DRAW else np.arange(3),
+    )
+    assert float(largest >> np.uint64(11)) * 2.0**-53 + 3 == 4
+    rows, repeats = weighted_rows(keys(3), np.ones(3), seed=0, epoch=0)
+    # then an epoch has three samples all the same
+    assert len(rows) == len(repeats) == 3
+    assert set(rows.tolist()) <= {0, 1, 2}
+
+
+def test_drawn_rows_ascend_so_that_a_sharded_order_reads_forwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given two shards of six, one stream and no window, and weights that draw some samples twice
+    monkeypatch.setattr(epochs, "sharded_order", partial(sharded_order, window=1))
+    index = np.zeros(12, dtype=[("key", "<u8"), ("label", "<i8")])
+    index["key"] = keys(12)
+    sampling = SingleSampling(
+        index=index,
+        seed=0,
+        shuffle=True,
+        identity="",
+        weights=np.array([1.0, 2, 1, 0, 1, 2] * 2),
+        shards=Shards(of_rows=np.repeat([0, 1], 6), streams=1),
+    )
+    for epoch in range(5):
+        rows = sampling.epoch(epoch).rows
+        # then one shard follows the other, each from its start to its end
+        first = rows[: int((rows // 6 == rows[0] // 6).sum())]
+        assert len(set((first // 6).tolist())) == 1
+        for part in (first, rows[len(first) :]):
+            assert part.tolist() == sorted(part.tolist())
 
 
 def test_over_many_epochs_rows_are_drawn_as_their_weights_say() -> None:

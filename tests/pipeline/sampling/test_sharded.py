@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wellfed.pipeline.config import Tail
 from wellfed.pipeline.sampling import Shards, SingleSampling, cut_batches, sharded_order
 
 # Four shards of three samples.
@@ -93,16 +94,8 @@ def test_ranks_whose_number_divides_the_streams_share_no_shard(world_size: int, 
 def test_strided_ranks_take_every_other_sample_under_every_tail() -> None:
     order = np.arange(11)
 
-    def cut(rank: int, tail: str) -> list[list[int]]:
-        plans = cut_batches(
-            order,
-            position=0,
-            batch_size=2,
-            rank=rank,
-            world_size=2,
-            tail=tail,
-            share="strided",  # type: ignore[arg-type]
-        )
+    def cut(rank: int, tail: Tail) -> list[list[int]]:
+        plans = cut_batches(order, position=0, batch_size=2, rank=rank, world_size=2, tail=tail, share="strided")
         return [plan.rows[plan.valid].tolist() for plan in plans]
 
     assert cut(0, "drop") == [[0, 2], [4, 6]]

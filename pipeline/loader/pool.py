@@ -8,6 +8,8 @@ from concurrent.futures import Executor, Future
 from queue import Empty, SimpleQueue
 from typing import Any, ParamSpec, TypeVar
 
+from ..errors import ResourceError
+
 __all__ = ["DecodingPool"]
 
 P = ParamSpec("P")
@@ -25,6 +27,9 @@ class DecodingPool(Executor):
         workers: threads, at least 1.
         name: their names' beginning.
         prepare: called by each thread before it works.
+
+    Raises:
+        ResourceError: the system starts no more threads.
     """
 
     def __init__(self, workers: int, name: str, prepare: Callable[[], None]) -> None:
@@ -37,10 +42,14 @@ class DecodingPool(Executor):
         try:
             for thread in self._threads:
                 thread.start()
-        except RuntimeError:
-            # The system gives no more threads: those that run are not to wait for work for ever.
+        except RuntimeError as error:
+            # Those that run are not to wait for work for ever.
             self.shutdown(wait=False)
-            raise
+            raise ResourceError(
+                f"the system must let the loader start {workers} threads",
+                got=str(error),
+                remedy="Use fewer num_workers, or raise the limit of threads (ulimit -u, or pids.max of the container).",
+            ) from error
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Run fn(*args, **kwargs) in a thread, after what was submitted before.

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from wellfed.pipeline.errors import WorkerError
+from wellfed.pipeline.errors import ResourceError, WorkerError
 from wellfed.pipeline.loader import batch as batch_module
 from wellfed.pipeline.loader.pool import DecodingPool
 
@@ -50,6 +50,23 @@ def test_a_shutdown_cancels_what_has_not_begun() -> None:
     go_on.set()
     pool.shutdown(wait=True)
     assert running.result(10) == "done"
+
+
+def test_threads_that_the_system_refuses_are_an_error_and_leave_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[threading.Thread] = []
+    start = threading.Thread.start
+
+    def one_alone(thread: threading.Thread) -> None:
+        if started:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", one_alone)
+    with pytest.raises(ResourceError, match="start 2 threads; got can't start new thread.*fewer num_workers"):
+        DecodingPool(2, "wellfed-test", lambda: None)
+    started[0].join(30)
+    assert not started[0].is_alive()
 
 
 def test_a_decoder_that_hangs_is_left_behind_and_a_new_iteration_has_new_threads(

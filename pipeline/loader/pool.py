@@ -48,7 +48,7 @@ class DecodingPool(Executor):
             raise ResourceError(
                 f"the system must let the loader start {workers} threads",
                 got=str(error),
-                remedy="Use fewer num_workers, or raise the limit of threads (ulimit -u, or pids.max of the container).",
+                remedy="Use fewer num_workers, or raise the limit of threads (ulimit -u, or the container's pids.max).",
             ) from error
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:

@@ -63,7 +63,7 @@ def test_threads_that_the_system_refuses_are_an_error_and_leave_none_behind(monk
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", one_alone)
-    with pytest.raises(ResourceError, match="start 2 threads; got can't start new thread.*fewer num_workers"):
+    with pytest.raises(ResourceError, match=r"start 2 threads; got can't start new thread.*fewer num_workers"):
         DecodingPool(2, "wellfed-test", lambda: None)
     started[0].join(30)
     assert not started[0].is_alive()

@@ -65,22 +65,29 @@ class WebDatasetSource(StoredSource):
     def will_need(self, rows: np.ndarray, hinted: RecentBlocks) -> None:
         """Tell the system that these rows, and what lies around them, are read soon; it reads them in the background.
 
-        A shard that cannot be opened is left out: reading its samples raises, at their turn.
+        What cannot be announced is left out: where it cannot be read either, reading it raises at its turn.
 
         Args:
             rows: shape (b,).
             hinted: the blocks told before; those of these rows are added.
         """
         index = self.index[rows]
-        places = np.stack([index["shard"].astype(np.int64), index["offset_image"].astype(np.int64) // READ_BLOCK], 1)
-        for shard, block in np.unique(places, axis=0).tolist():
+        starts = index["offset_image"].astype(np.int64)
+        ends = starts + index["size_image"].astype(np.int64)
+        stretches = zip(index["shard"].tolist(), starts.tolist(), ends.tolist(), strict=True)
+        blocks = {
+            (shard, block)
+            for shard, start, end in stretches
+            for block in range(start // READ_BLOCK, -(-end // READ_BLOCK))
+        }
+        for shard, block in sorted(blocks):
             if not hinted.add((shard, block)):
                 continue
             try:
                 file = self._shards.get().file(self._directory / self._manifest.shards[shard].name)
+                os.posix_fadvise(file.descriptor, block * READ_BLOCK, READ_BLOCK, os.POSIX_FADV_WILLNEED)
             except OSError:
                 continue
-            os.posix_fadvise(file.descriptor, block * READ_BLOCK, READ_BLOCK, os.POSIX_FADV_WILLNEED)
 
     def close(self) -> None:
         """Close the shards; reading opens them again."""

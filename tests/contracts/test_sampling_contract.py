@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -191,6 +192,22 @@ def test_sharded_reads_each_shard_in_one_go(shards: Path, monkeypatch: pytest.Mo
     for shard in range(6):
         own = [row for row in rows if row // 4 == shard]
         assert own == sorted(own)
+
+
+@pytest.mark.parametrize(("backend", "workers"), [("threads", 0), *BACKENDS])
+def test_sharded_announces_each_shard_once_an_epoch(
+    shards: Path, monkeypatch: pytest.MonkeyPatch, backend: str, workers: int
+) -> None:
+    # given shards of fewer bytes than the 4 MiB that are announced at once
+    told: list[str] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda fd, *args: told.append(os.readlink(f"/proc/self/fd/{fd}")))
+    options: dict[str, Any] = {"shuffle": True, "image_size": 8, "persistent_workers": False, "batch_size": 4}
+    for order, times in (("sharded", 1), ("global", 0)):
+        with DataLoader(shards, order=order, backend=backend, num_workers=workers, **options) as loader:
+            for _ in range(2):
+                told.clear()
+                assert len(list(loader)) == 6
+                assert sorted(told) == sorted(map(str, shards.glob("*.tar"))) * times
 
 
 def _with_streams(manifest: Any, streams: int) -> Any:

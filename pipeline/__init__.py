@@ -12,7 +12,7 @@ from .lazy import lazy_names
 if TYPE_CHECKING:
     from .config import LoaderConfig, LoaderSettings, TunedConfig, TuneRequest
     from .errors import WellfedError
-    from .formats import Source, open_source
+    from .formats import Mix, Source, open_source
     from .loader import DataLoader
     from .version import __version__ as __version__
 
@@ -20,6 +20,7 @@ __all__ = [
     "DataLoader",
     "LoaderConfig",
     "LoaderSettings",
+    "Mix",
     "Source",
     "TuneRequest",
     "TunedConfig",
@@ -31,6 +32,7 @@ _HOME = {
     "DataLoader": "loader",
     "LoaderConfig": "config",
     "LoaderSettings": "config",
+    "Mix": "formats",
     "Source": "formats",
     "TuneRequest": "config",
     "TunedConfig": "config",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +19,12 @@ from .errors import ConfigError, SchemaVersionError
 __all__ = [
     "Augment",
     "BackendName",
+    "Balance",
     "DecodeMode",
     "LoaderConfig",
     "LoaderSettings",
     "OnError",
+    "Order",
     "Tail",
     "TuneRequest",
     "TunedConfig",
@@ -34,6 +37,8 @@ Augment = Literal["train", "eval"]
 DecodeMode = Literal["fast", "exact"]
 Tail = Literal["drop", "pad", "partial"]
 OnError = Literal["raise", "skip"]
+Order = Literal["global", "sharded"]
+Balance = Literal["class"]
 FieldName = Literal["image", "class", "index", "key", "box", "flip", "valid"]
 
 SCHEMA_VERSION = 1
@@ -153,7 +158,11 @@ class _Json:
         missing = [name for name in needed if name not in values]
         if missing:
             raise ConfigError(f"{where} lacks required fields", got=", ".join(missing), remedy="Add them.")
-        return cls(**values)
+        try:
+            return cls(**values)
+        except ConfigError as error:
+            # A value out of range is as wrong as an unknown field, and as hard to find without its file.
+            raise type(error)(f"{where}: {error.rule}", got=error.got, remedy=error.remedy) from error
 
     @classmethod
     def from_json(cls, text: str, *, where: str = "the configuration") -> Self:
@@ -226,6 +235,8 @@ class LoaderConfig(_Json):
         settings: the knobs of speed.
         shuffle: a new order each epoch, from (seed, epoch); otherwise the order of the keys.
         seed: of order, crops and flips; 0 .. 2**63-1.
+        order: "global" shuffles all samples; "sharded" reads shuffled shards in sequence and mixes within a window.
+        balance: "class" draws every class equally often; None takes each sample once.
         tail: what happens to samples that fill no whole batch over all ranks.
         augment: "train" is RandomResizedCrop(0.08..1, 3/4..4/3) and a horizontal flip; "eval" resizes the shorter
             side to image_size * 256/224 and crops the centre.
@@ -246,6 +257,8 @@ class LoaderConfig(_Json):
     settings: LoaderSettings
     shuffle: bool = False
     seed: int = 0
+    order: Order = "global"
+    balance: Balance | None = None
     tail: Tail = "partial"
     augment: Augment = "eval"
     decode: DecodeMode = "fast"
@@ -265,6 +278,8 @@ class LoaderConfig(_Json):
             raise ConfigError("settings must be a LoaderSettings", got=self.settings, remedy="Give LoaderSettings.")
         _check_bool("shuffle", self.shuffle)
         _check_int("seed", self.seed, 0, (1 << 63) - 1)
+        _check_choice("order", self.order, get_args(Order))
+        _check_choice("balance", self.balance, (*get_args(Balance), None))
         _check_choice("tail", self.tail, get_args(Tail))
         _check_choice("augment", self.augment, get_args(Augment))
         _check_choice("decode", self.decode, get_args(DecodeMode))
@@ -382,3 +397,19 @@ class TunedConfig(_Json):
         for name in ("dataset", "machine", "step", "versions", "measured"):
             if not isinstance(getattr(self, name), Mapping):
                 raise ConfigError(f"{name} must be a JSON object", got=getattr(self, name), remedy="Write it anew.")
+        # Without these nothing would tell that the file is used on another dataset or with another step.
+        for part, facts in (("dataset", ("fingerprint", "samples")), ("step", ("name", "device", "image_size"))):
+            if missing := [fact for fact in facts if fact not in getattr(self, part)]:
+                raise ConfigError(
+                    f"{part} of a tuned config must hold {', '.join(facts)}",
+                    got=f"no {', '.join(missing)}",
+                    remedy="Give the file that wellfed tune wrote, or run it again.",
+                )
+        _check_text("dataset.fingerprint", self.dataset["fingerprint"])
+        _check_int("dataset.samples", self.dataset["samples"], 1)
+        _check_text("step.name", self.step["name"])
+        _check_text("step.device", self.step["device"])
+        _check_int("step.image_size", self.step["image_size"], 1, 4096)
+        for figure, value in self.measured.items():
+            if value is not None:
+                _check_number(f"measured.{figure}", value, -sys.float_info.max, sys.float_info.max)

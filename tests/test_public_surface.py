@@ -21,6 +21,7 @@ PIPELINE = [
     "DataLoader",
     "LoaderConfig",
     "LoaderSettings",
+    "Mix",
     "Source",
     "TuneRequest",
     "TunedConfig",

@@ -3,6 +3,7 @@
 from .base import Source
 from .index import INDEX_NAME, MODES, index_dtype, mode_code, open_index
 from .manifest import Manifest, Shard
+from .mix import Mix
 from .opening import open_source
 from .repeat import RepeatedSource
 
@@ -10,6 +11,7 @@ __all__ = [
     "INDEX_NAME",
     "MODES",
     "Manifest",
+    "Mix",
     "RepeatedSource",
     "Shard",
     "Source",

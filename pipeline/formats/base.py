@@ -20,7 +20,7 @@ class Source(Protocol):
 
     @property
     def kind(self) -> str:
-        """ "folder", "webdataset" or "lmdb"."""
+        """ "folder", "webdataset", "lmdb" or "mix"."""
         ...
 
     @property

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import struct
+from functools import cached_property
 from pathlib import Path
 
 import lmdb
+import numpy as np
 
 from ..errors import DamagedDatasetError, UsageError
 from .environments import ENVIRONMENTS, Environment
@@ -14,6 +16,8 @@ from .perprocess import PerProcess
 from .stored import StoredSource
 
 DATA_NAME = "data.mdb"
+
+STRETCH_BYTES = 256 << 20
 
 
 class LmdbSource(StoredSource):
@@ -59,6 +63,11 @@ class LmdbSource(StoredSource):
             what = f"no key {key.decode('ascii', 'replace')}" if data is None else f"{len(data)} bytes"
             raise self._damaged(row, DATA_NAME, f"{what}, where the index says {int(entry['size_image'])} bytes")
         return data
+
+    @cached_property
+    def shards(self) -> np.ndarray:
+        """Stretches of 256 MiB of images, as shards would have: entries lie in the file in the order of their keys."""
+        return (np.cumsum(self.index["size_image"], dtype=np.uint64) // np.uint64(STRETCH_BYTES)).astype(np.uint32)
 
     def close(self) -> None:
         """Let go of the environment; it closes with its last user, and reading opens it again."""

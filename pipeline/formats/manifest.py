@@ -18,6 +18,10 @@ MANIFEST_NAME = "wellfed.json"
 SCHEMA = "wellfed-dataset"
 SCHEMA_VERSION = 1
 
+STREAMS = 16
+"""Shards that order="sharded" reads at the same time, where the manifest does not say: more mix better, fewer read
+longer stretches. Ranks share them without overlap where their number divides it."""
+
 _AGAIN = "Convert the dataset again, or copy the file again from where it is whole."
 _LARGEST = (1 << 63) - 1
 _FIELD = re.compile(r"[a-z][a-z0-9_]*\Z")
@@ -70,6 +74,7 @@ class Manifest:
         source: {"kind", "name", "fingerprint", "found", "rejected", "skipped"} of the input.
         notes: counted remarks on converted samples, such as "grayscale".
         tool_version: the wellfed that wrote it.
+        streams: shards that order="sharded" reads at the same time, 1 to 65536; part of that order.
 
     Raises:
         DamagedDatasetError: a value of another type, out of range, or contradicting another.
@@ -86,6 +91,7 @@ class Manifest:
     notes: Mapping[str, int]
     tool_version: str
     field_types: Mapping[str, Mapping[str, str | None]] = dataclasses.field(default_factory=dict)
+    streams: int = STREAMS
 
     def __post_init__(self) -> None:
         if self.kind not in ("webdataset", "lmdb"):
@@ -117,6 +123,9 @@ class Manifest:
             _check_count(f"the count of note {note!r}", count)
         if not isinstance(self.tool_version, str):
             raise _damaged("the manifest's tool_version must be text", self.tool_version)
+        _check_count("the manifest's streams", self.streams)
+        if not 1 <= self.streams <= 1 << 16:
+            raise _damaged("the manifest's streams must be between 1 and 65536", self.streams)
 
     @classmethod
     def load(cls, directory: Path) -> Self:
@@ -221,8 +230,8 @@ def _check_fields(what: str, values: dict[str, Any], kind: type[Manifest] | type
     known = {field.name for field in dataclasses.fields(kind)}
     if unknown := sorted(set(values) - known):
         raise _damaged(f"{what} must have no fields but {', '.join(sorted(known))}", ", ".join(unknown))
-    # A manifest of the first version had the usual fields and did not say their types.
-    if missing := sorted(known - set(values) - {"field_types"}):
+    # Manifests were written without these before there was need of them; their defaults hold then.
+    if missing := sorted(known - set(values) - {"field_types", "streams"}):
         raise _damaged(f"{what} must have every field", f"no {', '.join(missing)}")
 
 

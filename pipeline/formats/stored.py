@@ -78,6 +78,11 @@ class StoredSource:
             self._index = _checked_index(self._directory, self._manifest)
         return self._index
 
+    @property
+    def shards(self) -> np.ndarray:
+        """The shard of each row, ascending, shape (len(self),): stretches that order="sharded" reads in sequence."""
+        raise NotImplementedError
+
     def read_field(self, row: int, field: str) -> bytes:
         """The stored bytes of one of a row's fields that are members of their own; raises as `read` does."""
         raise NotImplementedError

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from .perprocess import PerProcess
+from .readahead import READ_BLOCK, RecentBlocks
 from .reading import ReadMemory
 from .stored import StoredSource
 
@@ -93,6 +94,38 @@ class WebDatasetSource(StoredSource):
         if actual != shard.size:
             raise self._damaged(row, shard.name, f"a file of {actual} bytes instead of {shard.size}")
         return file
+
+    @property
+    def shards(self) -> np.ndarray:
+        """The shard of each row, in the manifest's count."""
+        return self.index["shard"]
+
+    def will_need(self, rows: np.ndarray, hinted: RecentBlocks) -> None:
+        """Tell the system that these rows, and what lies around them, are read soon; it reads them in the background.
+
+        What cannot be announced is left out: where it cannot be read either, reading it raises at its turn.
+
+        Args:
+            rows: shape (b,).
+            hinted: the blocks told before; those of these rows are added.
+        """
+        index = self.index[rows]
+        starts = index["offset_image"].astype(np.int64)
+        ends = starts + index["size_image"].astype(np.int64)
+        stretches = zip(index["shard"].tolist(), starts.tolist(), ends.tolist(), strict=True)
+        blocks = {
+            (shard, block)
+            for shard, start, end in stretches
+            for block in range(start // READ_BLOCK, -(-end // READ_BLOCK))
+        }
+        for shard, block in sorted(blocks):
+            if not hinted.add((shard, block)):
+                continue
+            try:
+                file = self._shards.get().file(self._directory / self._manifest.shards[shard].name)
+                os.posix_fadvise(file.descriptor, block * READ_BLOCK, READ_BLOCK, os.POSIX_FADV_WILLNEED)
+            except OSError:
+                continue
 
     def close(self) -> None:
         """Close the shards; reading opens them again."""

@@ -13,10 +13,12 @@ from ..config import Augment, DecodeMode, OnError
 from ..decode.augment import crop_parameters, oriented_size
 from ..decode.chunk import decode_chunk
 from ..decode.cpu import image_frame
-from ..errors import CorruptSampleError, SampleRejectedError
-from ..formats import RepeatedSource, Source
+from ..errors import CorruptSampleError, SampleRejectedError, words_of
+from ..formats import Mix, RepeatedSource, Source
 from ..formats.reading import Encoded, read_rows
+from ..sampling import with_repeats
 from .blocks import Blocks
+from .memory import does_not_fit
 
 __all__ = ["BatchDecoder", "BatchTask", "Decoded", "Fetched", "HostBatch", "SampleFailure"]
 
@@ -32,12 +34,21 @@ class BatchTask:
         rows: row numbers of the source; int64, shape (b,).
         valid: bool, shape (b,); False marks repeats that pad the batch.
         position_after: samples of the epoch consumed, over all ranks, once the batch is handed over.
+        repeats: as in `EpochRows`, int64, shape (b,); None where no row is drawn twice in the epoch.
     """
 
     epoch: int
     rows: np.ndarray
     valid: np.ndarray
     position_after: int
+    repeats: np.ndarray | None = None
+
+    def crop_keys(self, keys: np.ndarray, start: int = 0) -> np.ndarray:
+        """What crops and flips are drawn from, for the keys of the rows from `start` on.
+
+        A sample that an epoch holds more than once gets another crop each time.
+        """
+        return with_repeats(keys, None if self.repeats is None else self.repeats[start : start + len(keys)])
 
 
 @dataclass(kw_only=True)
@@ -172,16 +183,14 @@ class BatchDecoder:
 
         `pixels` are the caller's own, uint8 of shape (b, S, S, 3), on any device. Page-locked pixels come from torch's
         caching allocator instead, which uses them again by itself.
+
+        Raises:
+            ResourceError: memory does not hold the batch.
         """
-        shape = (len(task.rows), self.image_size, self.image_size, 3)
         count = len(task.rows)
         index = self.source.index[task.rows]
-        if pixels is not None:
-            pass
-        elif blocks is None or self.pin_memory:
-            pixels = torch.empty(shape, dtype=torch.uint8, pin_memory=self.pin_memory)
-        else:
-            pixels = blocks.uint8(shape)
+        if pixels is None:
+            pixels = self._pixels(count, blocks)
         batch = HostBatch(
             task=task,
             images=pixels.permute(0, 3, 1, 2),
@@ -196,6 +205,16 @@ class BatchDecoder:
             batch.labels = batch.labels.pin_memory()
         return batch
 
+    def _pixels(self, count: int, blocks: Blocks | None) -> torch.Tensor:
+        shape = (count, self.image_size, self.image_size, 3)
+        try:
+            if blocks is None or self.pin_memory:
+                return torch.empty(shape, dtype=torch.uint8, pin_memory=self.pin_memory)
+            return blocks.uint8(shape)
+        except (MemoryError, RuntimeError) as error:
+            # torch has no class for want of host memory; an empty tensor fails for nothing else.
+            raise does_not_fit(count, self.batch_bytes(count), words_of(error)) from error
+
     def draw(self, batch: HostBatch) -> bool:
         """Draw the crops and flips of the whole batch, where the index knows all sizes; say whether it was done.
 
@@ -206,7 +225,8 @@ class BatchDecoder:
         widths, heights = index["width"].astype(np.int64), index["height"].astype(np.int64)
         if not (widths.all() and heights.all()):
             return False
-        boxes, flips = self._crops(batch.task.epoch, index["key"], widths, heights, index["orientation"])
+        keys = batch.task.crop_keys(index["key"])
+        boxes, flips = self._crops(batch.task.epoch, keys, widths, heights, index["orientation"])
         batch.boxes[:] = torch.from_numpy(boxes)
         batch.flips[:] = torch.from_numpy(flips)
         return True
@@ -243,7 +263,8 @@ class BatchDecoder:
                 except SampleRejectedError as error:
                     unread[place] = str(error)
                     widths[place] = heights[place] = 1
-            boxes, flips = self._crops(batch.task.epoch, index["key"], widths, heights, orientations)
+            keys = batch.task.crop_keys(index["key"], start)
+            boxes, flips = self._crops(batch.task.epoch, keys, widths, heights, orientations)
             batch.boxes[start:stop] = torch.from_numpy(boxes)
             batch.flips[start:stop] = torch.from_numpy(flips)
         return Fetched(
@@ -298,12 +319,17 @@ class BatchDecoder:
         remedy = "Replace it and convert again, or load with on_error='skip'."
         if self.on_error == "skip":
             remedy = "No sample of its batch decodes, so none can take its place: check the dataset."
+        # The row of the stored dataset, not of a copy that measuring repeats it in, nor of a mix.
+        source, own = self.source, row
+        if isinstance(source, Mix):
+            source, own = source.locate(row)
+        if isinstance(source, RepeatedSource):
+            own %= len(source.source)
         return CorruptSampleError(
             "every sample that is loaded must decode",
             got=failure.reason,
             remedy=remedy,
-            dataset=self.source.location,
-            # The row of the stored dataset, not of a copy that measuring repeats it in.
-            index=row % len(self.source.source) if isinstance(self.source, RepeatedSource) else row,
-            path=self.source.name(row),
+            dataset=source.location,
+            index=own,
+            path=source.name(own),
         )

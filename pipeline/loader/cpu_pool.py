@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Executor, Future, wait
 from typing import Any, TypeVar
 
 import numpy as np
@@ -28,7 +28,7 @@ class CpuPool:
     def __init__(self, decoder: BatchDecoder, workers: int) -> None:
         self._decoder = decoder
         self._workers = workers
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads: Executor | None = None
 
     def open(self) -> None:
         """Start the threads; by the thread that drives the backend, whose torch settings they leave alone."""

@@ -35,6 +35,7 @@ _SHARED = (
 _OURS = (
     "augment",
     "backend",
+    "balance",
     "decode",
     "device",
     "fields",
@@ -43,15 +44,18 @@ _OURS = (
     "hybrid_schedule",
     "image_size",
     "on_error",
+    "order",
     "rank",
     "seed",
+    "subset",
     "tail",
+    "weights",
     "world_size",
 )
 _OF_BACKENDS = {"gpu_share": ("hybrid",), "hw_decoder_load": ("dali", "hybrid"), "hybrid_schedule": ("hybrid",)}
 """Arguments that only these backends use."""
 _TORCH_ONLY = {
-    "sampler": "the order comes from shuffle= and seed=",
+    "sampler": "the order comes from shuffle= and seed=, and subset=, balance= and weights= choose samples",
     "batch_sampler": "the order comes from shuffle= and seed=",
     "collate_fn": "batches are whole arrays; choose with fields=",
     "worker_init_fn": "workers hold no random state",
@@ -81,9 +85,15 @@ def DataLoader(source: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N802 (to
     others are keyword-only.
 
     Args:
-        source: dataset folder (converted, or class folders of images), `Source`, or torch `Dataset`.
+        source: dataset folder (converted, or class folders of images), `Source` (such as a `Mix` of several datasets),
+            or torch `Dataset`.
         batch_size: samples of one rank's batch; left out, from `tuned`, else 1 as in torch.
         shuffle: a new order each epoch.
+        order: "global" shuffles all samples; "sharded" reads the shards of a converted dataset in sequence, in a
+            shuffled order and mixed within a window, for storage where random reads are slow.
+        subset: the samples that are used: an array of their keys, or a mask with a bool for each row.
+        balance: "class" draws every class equally often; an epoch has as many samples as are used.
+        weights: instead of balance, how often each row is drawn relative to the others.
         drop_last: True drops what fills no whole batch over all ranks; False keeps it: on one rank the last batch is
             shorter, on several it is padded with repeats, as DistributedSampler does.
         tail: "drop", "pad" or "partial", instead of drop_last.
@@ -180,8 +190,14 @@ def _torch(dataset: Any, arguments: dict[str, Any]) -> Any:
 
 
 def _stored(source: str | Path | Source, arguments: dict[str, Any]) -> ImageLoader:
-    # None is torch's default of all of these, so a call that spells it out still works.
-    given = {name: value for name, value in arguments.items() if not (name in _TORCH_ONLY and value is None)}
+    if "batch_size" in arguments and arguments["batch_size"] is None:
+        raise UsageError(
+            "batch_size=None turns batching off in torch; a stored dataset is loaded in batches",
+            got="batch_size=None",
+            remedy="Give a number, or leave it out for that of tuned=, else 1.",
+        )
+    # None stands for an argument that is left out, as it is torch's default of most.
+    given = {name: value for name, value in arguments.items() if value is not None}
     for name, instead in _TORCH_ONLY.items():
         if name in given:
             raise UsageError(
@@ -193,7 +209,13 @@ def _stored(source: str | Path | Source, arguments: dict[str, Any]) -> ImageLoad
     opened = source if isinstance(source, Source) else open_source(source)
     try:
         config = _config(opened, given)
-        return ImageLoader(opened, config, owns_source=opened is not source)
+        return ImageLoader(
+            opened,
+            config,
+            owns_source=opened is not source,
+            subset=given.get("subset"),
+            weights=given.get("weights"),
+        )
     except BaseException:
         if opened is not source:
             opened.close()
@@ -208,7 +230,17 @@ def _config(source: Source, given: Mapping[str, Any]) -> LoaderConfig:
         check_tuned(tuned, machine=_machine(), source=source, image_size=image_size)
     rank, world_size = _ranks(given.get("rank"), given.get("world_size"))
     device = str(given.get("device", "cpu"))
-    simple = ("shuffle", "seed", "augment", "decode", "on_error", "multiprocessing_context", "timeout")
+    simple = (
+        "shuffle",
+        "seed",
+        "order",
+        "balance",
+        "augment",
+        "decode",
+        "on_error",
+        "multiprocessing_context",
+        "timeout",
+    )
     return LoaderConfig(
         settings=_settings(given, tuned, device),
         tail=_tail(given, world_size),

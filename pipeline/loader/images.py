@@ -7,16 +7,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
 from ..config import LoaderConfig
 from ..errors import ConfigError, UsageError
 from ..formats.base import Source
-from ..sampling import BatchPlan, cut_batches, epoch_order, steps_left
+from ..hardware.memory import available_memory
+from ..sampling import BatchPlan, EpochRows, Sampling, cut_batches, steps_left
 from .backend import Backend, BatchStream, open_backend
 from .batch import BatchDecoder, BatchTask, Decoded, HostBatch, Side
 from .device import check_device, deliver
+from .memory import check_host_memory
+from .readahead import announced
+from .selection import make_sampling
 
 __all__ = ["ImageLoader"]
 
@@ -47,17 +50,28 @@ class ImageLoader:
         source: the dataset; the loader closes it only when told to by `owns_source`.
         config: everything else.
         owns_source: close the source together with the loader.
+        subset: keys (whole numbers) or a mask (bool, shape (len(source),)) of the samples that are used.
+        weights: how often each row is drawn relative to the others, shape (len(source),); an epoch has as many samples
+            as are used.
 
     Raises:
-        UsageError: an empty dataset, or with tail "drop" one that is smaller than a batch over all ranks.
+        UsageError: an empty dataset, or with tail "drop" one that is smaller than a batch over all ranks; arguments
+            that do not go together.
+        ConfigError: a subset or weights that do not fit the dataset.
         DeviceError: the device cannot be used.
+        ResourceError: memory does not hold two batches.
     """
 
-    def __init__(self, source: Source, config: LoaderConfig, *, owns_source: bool = False) -> None:
-        if len(source) == 0:
-            raise UsageError(
-                "a dataset must hold at least one sample", got=source.location, remedy="Check the conversion's rejects."
-            )
+    def __init__(
+        self,
+        source: Source,
+        config: LoaderConfig,
+        *,
+        owns_source: bool = False,
+        subset: Any = None,
+        weights: Any = None,
+    ) -> None:
+        self._sampling = make_sampling(source, config, subset=subset, weights=weights)
         self.dataset = source
         self.config = config
         self.skipped = 0
@@ -65,10 +79,10 @@ class ImageLoader:
         self.decoded: dict[Side, Decoded] = {"cpu": Decoded(), "gpu": Decoded()}
         """What the CPU path, and what DALI or nvJPEG decoded, in the batches handed over so far."""
         self._device = check_device(config.device)
-        self._samples = len(source)
-        if config.tail == "drop":
+        self._samples = self._sampling.samples
+        if config.tail == "drop" and self._steps(0, 0) == 0:
             # Says that the dataset is too small now and not in the first epoch.
-            next(_cut(np.arange(self._samples), 0, config))
+            next(_cut(self._sampling.epoch(0), 0, config, self._sampling))
         decoder = BatchDecoder(
             source=source,
             seed=config.seed,
@@ -77,6 +91,14 @@ class ImageLoader:
             image_size=config.image_size,
             on_error=config.on_error,
             pin_memory=config.settings.pin_memory and torch.cuda.is_available(),
+        )
+        batch_size = config.settings.batch_size
+        if config.tail != "pad":
+            batch_size = min(batch_size, self._samples)
+        check_host_memory(
+            batch_size=batch_size,
+            batch_bytes=decoder.batch_bytes(batch_size),
+            available_bytes=available_memory().value,
         )
         self._backend: Backend = open_backend(decoder, config)
         self._place = _Place(0)
@@ -122,7 +144,8 @@ class ImageLoader:
         if self._stream is None or self._stream_place != self._place:
             self._discard_stream()
             self._stream_place = self._place
-            self._stream = self._backend.run(_tasks(self.dataset.index["key"], self._place, self.config))
+            tasks = _tasks(self._sampling, self._place, self.config)
+            self._stream = self._backend.run(announced(tasks, self.dataset, self.config))
         return self._iterate(self._place, self._stream, token)
 
     def _iterate(self, place: _Place, stream: BatchStream, token: object) -> Iterator[Batch]:
@@ -204,6 +227,7 @@ class ImageLoader:
         return {
             "seed": self.config.seed,
             "shuffle": self.config.shuffle,
+            "sampling": self._sampling.identity,
             "epoch": self._place.epoch,
             "position": self._place.position,
             "fingerprint": self.dataset.fingerprint,
@@ -213,7 +237,7 @@ class ImageLoader:
         """Make the next iteration begin where the state was taken.
 
         Raises:
-            ConfigError: not such a state, or one of another dataset, seed or shuffle.
+            ConfigError: not such a state, or one of another dataset, seed, shuffle, order, subset or weights.
         """
         known = self.state_dict()
         if not isinstance(state, Mapping) or set(state) != set(known):
@@ -222,12 +246,17 @@ class ImageLoader:
                 got=sorted(map(str, state)) if isinstance(state, Mapping) else type(state).__name__,
                 remedy="Give what state_dict() returned.",
             )
-        for name, what in (("fingerprint", "dataset"), ("seed", "seed"), ("shuffle", "shuffle")):
+        for name, what in (
+            ("fingerprint", "dataset"),
+            ("seed", "seed"),
+            ("shuffle", "shuffle"),
+            ("sampling", "order, subset and weights"),
+        ):
             if state[name] != known[name]:
                 raise ConfigError(
                     f"a state can only be loaded with the {what} it was taken with ({name} here: {known[name]!r})",
                     got=state[name],
-                    remedy=f"Make the loader with that {what}, or start without the state.",
+                    remedy=f"Make the loader with the same {what}, or start without the state.",
                 )
         for name, high in (("epoch", None), ("position", self._samples)):
             value = state[name]
@@ -246,6 +275,13 @@ class ImageLoader:
         self._iteration = None
         self._stream = self._stream_place = None
         self._closing()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise UsageError(
+            "a loader has workers and cannot be copied or pickled",
+            got=f"a loader over {self.dataset.location}",
+            remedy="Make it in the process that uses it; state_dict() carries its place over.",
+        )
 
     def __enter__(self) -> ImageLoader:
         return self
@@ -277,21 +313,28 @@ class _Limited:
         self._stream.close()
 
 
-def _tasks(keys: np.ndarray, place: _Place, config: LoaderConfig) -> Iterator[BatchTask]:
+def _tasks(sampling: Sampling, place: _Place, config: LoaderConfig) -> Iterator[BatchTask]:
     """The tasks from this place on: to the end of the epoch, or through all epochs with persistent workers."""
-    endless = config.settings.persistent_workers and _steps(len(keys), 0, config.rank, config) > 0
+    endless = config.settings.persistent_workers and _steps(sampling.samples, 0, config.rank, config) > 0
     while True:
-        order = epoch_order(keys, seed=config.seed, epoch=place.epoch, shuffle=config.shuffle)
-        for plan in _cut(order, place.position, config):
-            yield BatchTask(epoch=place.epoch, rows=plan.rows, valid=plan.valid, position_after=plan.position_after)
+        for plan in _cut(sampling.epoch(place.epoch), place.position, config, sampling):
+            yield BatchTask(
+                epoch=place.epoch,
+                rows=plan.rows,
+                valid=plan.valid,
+                position_after=plan.position_after,
+                repeats=plan.repeats,
+            )
         if not endless:
             return
         place = _Place(place.epoch + 1)
 
 
-def _cut(order: np.ndarray, position: int, config: LoaderConfig) -> Iterator[BatchPlan]:
+def _cut(epoch: EpochRows, position: int, config: LoaderConfig, sampling: Sampling) -> Iterator[BatchPlan]:
     return cut_batches(
-        order,
+        epoch.rows,
+        repeats=epoch.repeats,
+        share=sampling.share,
         position=position,
         batch_size=config.settings.batch_size,
         rank=config.rank,

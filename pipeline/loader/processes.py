@@ -6,11 +6,13 @@ task is a whole batch, planned in the parent, so that workers hold no order and 
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from torch.utils.data import DataLoader, Dataset, Sampler
@@ -58,6 +60,7 @@ class ProcessesBackend:
                 batch_bytes=self._decoder.batch_bytes(settings.batch_size),
                 available_bytes=self._available_bytes(),
             )
+            method = self._config.multiprocessing_context or start_method()
             self._loader = DataLoader(
                 _Batches(self._decoder),
                 batch_size=None,
@@ -69,7 +72,9 @@ class ProcessesBackend:
                 persistent_workers=True,
                 pin_memory=self._pin,
                 timeout=self._config.timeout,
-                multiprocessing_context=self._config.multiprocessing_context or start_method(),
+                multiprocessing_context=method,
+                # A fork server's workers are its own children.
+                worker_init_fn=partial(_end_without_parent, None if method == "forkserver" else os.getpid()),
             )
         self._tasks.current = tasks
         try:
@@ -153,6 +158,17 @@ def _unchanged(batch: Any) -> Any:
     return batch
 
 
+def _end_without_parent(pid: int | None, worker: int) -> None:
+    """End this worker if the loader's process was killed before the worker was ready.
+
+    From then on torch's own watchdog sees a change of parent; one that came earlier it cannot know of, and the worker
+    would wait for tasks for ever.
+    """
+    parent = multiprocessing.parent_process()
+    if (pid is not None and os.getppid() != pid) or (parent is not None and not parent.is_alive()):
+        raise SystemExit(1)
+
+
 def start_method() -> str:
     """How workers start where the caller does not say: "spawn" in a notebook, otherwise "fork".
 
@@ -203,7 +219,8 @@ def _worker_error(error: RuntimeError) -> WorkerError:
         return WorkerError(
             "a decoding process must give its batch within the timeout",
             got=text,
-            remedy="Raise timeout=, or check that the storage of the dataset answers.",
+            remedy="Raise timeout=, or check that the storage of the dataset answers and that no transform of yours "
+            "hangs.",
         )
     pids = re.search(r"pid\(?s?\)? ([\d, ]+)", text)
     who = f"process {pids.group(1).strip()}" if pids else "a decoding process"

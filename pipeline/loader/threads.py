@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 
 import torch
 
@@ -15,8 +15,9 @@ from ..config import LoaderConfig
 from ..errors import WorkerError
 from .batch import BatchDecoder, BatchTask, HostBatch, SampleFailure
 from .blocks import Blocks
+from .pool import DecodingPool
 
-__all__ = ["ThreadsBackend"]
+__all__ = ["ThreadsBackend", "single_core_pool"]
 
 CHUNK_SAMPLES = 16
 """Samples handed to a thread at once: enough to hide the hand-over, few enough that a batch is soon complete."""
@@ -41,12 +42,14 @@ class ThreadsBackend:
         self._timeout = config.timeout
         # Beside those in flight, the caller holds one and drops another.
         self._blocks = Blocks(self._in_flight + 2)
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool: DecodingPool | None = None
         self._stream: _ThreadStream | None = None
 
     def run(self, tasks: Iterator[BatchTask]) -> _ThreadStream:
         if self._stream is not None:
             self._stream.close()
+            if self._stream.hangs:
+                self.close()
         if self._pool is None:
             self._pool = single_core_pool(self._workers)
         self._stream = _ThreadStream(
@@ -61,15 +64,17 @@ class ThreadsBackend:
         return self._stream
 
     def close(self) -> None:
+        hangs = False
         if self._stream is not None:
             self._stream.close()
+            hangs = self._stream.hangs
             self._stream = None
         if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool.shutdown(wait=not hangs, cancel_futures=True)
             self._pool = None
 
 
-def single_core_pool(workers: int) -> ThreadPoolExecutor:
+def single_core_pool(workers: int) -> DecodingPool:
     """Threads whose torch operations run on one core each; otherwise each would get a team of threads of its own.
 
     `torch.set_num_threads` acts on the calling thread, but also sets what threads not seen yet and MKL will use
@@ -77,7 +82,7 @@ def single_core_pool(workers: int) -> ThreadPoolExecutor:
     """
     before = torch.get_num_threads()
     everyone = threading.Barrier(workers + 1)
-    pool = ThreadPoolExecutor(workers, "wellfed-decode", initializer=_use_one_core)
+    pool = DecodingPool(workers, "wellfed-decode", _use_one_core)
     for _ in range(workers):
         pool.submit(everyone.wait)
     everyone.wait()
@@ -112,7 +117,7 @@ class _ThreadStream:
     def __init__(
         self,
         decoder: BatchDecoder,
-        pool: ThreadPoolExecutor,
+        pool: DecodingPool,
         tasks: Iterator[BatchTask],
         *,
         blocks: Blocks,
@@ -128,6 +133,8 @@ class _ThreadStream:
         self._in_flight = in_flight
         self._timeout = timeout
         self._pending: deque[_Work] = deque()
+        self.hangs = False
+        """A chunk is not done after the timeout and may never be: its thread is not to be waited for."""
         self._fill()
 
     def __iter__(self) -> Iterator[HostBatch]:
@@ -154,8 +161,9 @@ class _ThreadStream:
         chunks = [chunk for work in self._pending for chunk in work.chunks]
         for chunk in chunks:
             chunk.cancel()
-        # Chunks already running cannot be cancelled; they end within a few images.
-        wait(chunks)
+        # Chunks already running cannot be cancelled; they end within a few images, or a timeout says when to give up.
+        if not self.hangs:
+            self.hangs = bool(wait(chunks, self._timeout or None).not_done)
         self._pending.clear()
 
     def _fill(self) -> None:
@@ -175,8 +183,10 @@ class _ThreadStream:
             except TimeoutError as error:
                 if chunk.done():  # the decoder itself raised it
                     raise
+                self.hangs = True
                 raise WorkerError(
                     f"the decoding threads must finish a batch within timeout={self._timeout:g} seconds",
-                    remedy="Raise timeout=, or check that the storage of the dataset answers.",
+                    remedy="Raise timeout=, or check that the storage of the dataset answers and that no transform of "
+                    "yours hangs.",
                 ) from error
         return failures

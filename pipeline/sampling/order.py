@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from ..config import Tail
 from ..errors import ConfigError, UsageError
-from .philox import sample_words
+from .philox import sample_hash
 
 ORDER_DRAW = 0xFFFFFFFF
 """Draw number reserved for the order, so that it never shares words with augmentation."""
+
+Share = Literal["blocks", "strided"]
 
 
 def epoch_order(keys: np.ndarray, *, seed: int, epoch: int, shuffle: bool) -> np.ndarray:
@@ -22,16 +25,14 @@ def epoch_order(keys: np.ndarray, *, seed: int, epoch: int, shuffle: bool) -> np
     sample removed from the dataset leaves otherwise unchanged.
 
     Args:
-        keys: ascending sample keys, shape (n,).
+        keys: sample keys, all different, shape (n,).
 
     Returns:
         int64 of shape (n,), a permutation of 0..n-1.
     """
     if not shuffle:
         return np.arange(len(keys), dtype=np.int64)
-    words = sample_words(seed, epoch, keys, ORDER_DRAW)
-    rank = (words[:, 0].astype(np.uint64) << np.uint64(32)) | words[:, 1]
-    return np.argsort(rank, kind="stable").astype(np.int64)
+    return np.argsort(sample_hash(seed, epoch, keys, ORDER_DRAW), kind="stable").astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -43,12 +44,14 @@ class BatchPlan:
         rows: int64, shape (b,).
         valid: bool, shape (b,); False marks a repeat that pads the last batch.
         position_after: samples of the whole epoch, over all ranks, consumed once this batch is done.
+        repeats: as in `EpochRows`, int64, shape (b,); None where no row is drawn twice in the epoch.
     """
 
     number: int
     rows: np.ndarray
     valid: np.ndarray
     position_after: int
+    repeats: np.ndarray | None = None
 
 
 def steps_left(samples: int, *, position: int, batch_size: int, world_size: int, rank: int, tail: Tail) -> int:
@@ -70,12 +73,25 @@ def _share(rest: int, rank: int, world_size: int) -> tuple[int, int]:
 
 
 def cut_batches(
-    order: np.ndarray, *, position: int, batch_size: int, rank: int, world_size: int, tail: Tail
+    order: np.ndarray,
+    *,
+    position: int,
+    batch_size: int,
+    rank: int,
+    world_size: int,
+    tail: Tail,
+    share: Share = "blocks",
+    repeats: np.ndarray | None = None,
 ) -> Iterator[BatchPlan]:
     """Cut an epoch, from a position on, into this rank's batches.
 
-    Each global batch is `batch_size * world_size` consecutive samples of the order; rank r takes the r-th block of
-    `batch_size`. A state saved on W ranks therefore resumes on any other number at the same position.
+    Each global batch is `batch_size * world_size` consecutive samples of the order, whoever takes which. A state saved
+    on W ranks therefore resumes on any other number at the same position.
+
+    Args:
+        share: with "blocks" rank r takes the r-th block of `batch_size`; with "strided" every `world_size`-th sample
+            from the r-th on.
+        repeats: of each place of the order, as in `BatchPlan`.
 
     Raises:
         ConfigError: the position does not lie within the epoch.
@@ -95,21 +111,28 @@ def cut_batches(
             got=f"{samples} samples",
             remedy="Use a smaller batch, fewer ranks, or tail='pad' or 'partial'.",
         )
+    if share == "blocks":
+        places = rank * batch_size + np.arange(batch_size)
+    else:
+        places = rank + world_size * np.arange(batch_size)
+
+    def plan(number: int, where: np.ndarray, after: int) -> BatchPlan:
+        # Repeats come from the head of the order, as many times round as a tiny dataset needs.
+        inside = where % samples
+        return BatchPlan(number, order[inside], where < samples, after, None if repeats is None else repeats[inside])
+
     number = 0
     while samples - position >= step:
-        start = position + rank * batch_size
+        yield plan(number, position + places, position + step)
         position += step
-        yield BatchPlan(number, order[start : start + batch_size], np.ones(batch_size, dtype=bool), position)
         number += 1
     rest = samples - position
     if rest == 0 or tail == "drop":
         return
     if tail == "pad":
-        # Repeats come from the head of the order, as many times round as a tiny dataset needs.
-        where = position + rank * batch_size + np.arange(batch_size)
-        yield BatchPlan(number, order[where % samples], where < samples, samples)
+        yield plan(number, position + places, samples)
         return
     start, length = _share(rest, rank, world_size)
     if length:
-        begin = position + start
-        yield BatchPlan(number, order[begin : begin + length], np.ones(length, dtype=bool), samples)
+        last = start + np.arange(length) if share == "blocks" else rank + world_size * np.arange(length)
+        yield plan(number, position + last, samples)

@@ -38,7 +38,7 @@ EXAMPLES = [
         verdict="passed",
         dataset={"fingerprint": "ab", "samples": 250},
         machine={"cores": 2},
-        step={"name": "resnet50"},
+        step={"name": "resnet50", "device": "cuda:0", "image_size": 224},
         versions={"torch": "2.14"},
         measured={"samples_per_second": 600.5, "util_percent": None},
     ),
@@ -79,6 +79,22 @@ def test_an_unknown_field_is_refused_by_name() -> None:
 def test_a_missing_field_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match="lacks required fields; got 'step'"):
         TuneRequest.from_dict({"data": "set"})
+
+
+def test_a_value_out_of_range_is_refused_with_the_file(tmp_path: Path) -> None:
+    tuned = json.loads(EXAMPLES[3].to_json())
+    for change, rule in (
+        ({"verdict": "good"}, r"tuned\.json: verdict must be one of"),
+        ({"settings": {"batch_size": 0}}, r"tuned\.json: settings: batch_size must be between 1"),
+        (
+            {"step": {}},
+            r"tuned\.json: step of a tuned config must hold name, device, image_size; got no name, device, image_size",
+        ),
+    ):
+        path = tmp_path / "tuned.json"
+        path.write_text(json.dumps({**tuned, **change}))
+        with pytest.raises(ConfigError, match=rule):
+            TunedConfig.load(path)
 
 
 def test_a_future_schema_is_refused_with_the_advice_to_upgrade() -> None:
@@ -209,7 +225,25 @@ def test_a_number_is_asked_for_in_its_unit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("settings", None), ("verdict", "good"), ("machine", [1]), ("measured", None)]
+    ("field", "value"),
+    [
+        ("settings", None),
+        ("verdict", "good"),
+        ("machine", [1]),
+        ("measured", None),
+        ("measured", {"samples_per_second": "many"}),
+        ("measured", {"util_percent": float("nan")}),
+        ("measured", {"fed_ratio": float("inf")}),
+        ("measured", {"peak_bytes": True}),
+        ("step", {}),
+        ("step", {"name": "resnet50", "device": "cpu"}),
+        ("step", {"name": "", "device": "cpu", "image_size": 224}),
+        ("step", {"name": "resnet50", "device": 0, "image_size": 224}),
+        ("step", {"name": "resnet50", "device": "cpu", "image_size": "224"}),
+        ("dataset", {}),
+        ("dataset", {"fingerprint": None, "samples": 250}),
+        ("dataset", {"fingerprint": "ab", "samples": 0}),
+    ],
 )
 def test_tuned_values_of_a_wrong_kind_are_refused(field: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=field):

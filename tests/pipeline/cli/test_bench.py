@@ -51,7 +51,15 @@ def test_a_tuned_config_is_measured_as_one_so_that_its_fit_is_checked(
     wellfed: Any, calls: list[dict[str, Any]], bench_report: dict[str, Any]
 ) -> None:
     settings = LoaderSettings(num_workers=3)
-    tuned = TunedConfig(settings=settings, verdict="passed", dataset={}, machine={}, step={}, versions={}, measured={})
+    tuned = TunedConfig(
+        settings=settings,
+        verdict="passed",
+        dataset={"fingerprint": "ab", "samples": 250},
+        machine={},
+        step={"name": "resnet50", "device": "simulated", "image_size": 224},
+        versions={},
+        measured={},
+    )
     Path("tuned.json").write_text(tuned.to_json(), "utf-8")
     arguments = "bench wds --step resnet50 --config tuned.json --against torch --device simulated --report out"
 

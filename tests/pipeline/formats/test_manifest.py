@@ -33,6 +33,7 @@ GOOD: dict[str, Any] = {
         {"name": "x-000001.tar", "samples": 1, "sha256": B, "size": 10240},
     ],
     "source": {"found": 4, "rejected": 1},
+    "streams": 24,
     "tool_version": "0.1.0",
 }
 
@@ -56,6 +57,17 @@ def test_json_goes_in_and_out_unchanged(tmp_path: Path) -> None:
     assert manifest.shards[1] == Shard(name="x-000001.tar", samples=1, size=10240, sha256=B)
     assert manifest.dump() == text
     assert text.isascii()
+
+
+def test_a_manifest_written_before_there_were_streams_has_sixteen() -> None:
+    older = {name: value for name, value in GOOD.items() if name != "streams"}
+    assert Manifest.from_dict(older).streams == 16
+
+
+@pytest.mark.parametrize("streams", [0, -1, 65537, 1.5, True, "16", None])
+def test_streams_are_a_number_from_1(streams: Any) -> None:
+    with pytest.raises(DamagedDatasetError, match="streams"):
+        Manifest.from_dict({**GOOD, "streams": streams})
 
 
 def test_the_fingerprint_tells_names_apart_however_they_are_split() -> None:

@@ -71,6 +71,14 @@ def test_torchs_arguments_may_stand_by_position_and_as_none(image_folder: Path) 
         assert loader.config.settings.num_workers == 0
 
 
+def test_none_leaves_any_other_argument_out(image_folder: Path) -> None:
+    left_out = dict.fromkeys(
+        ("device", "image_size", "augment", "seed", "order", "tail", "fields", "timeout", "on_error", "subset", "tuned")
+    )
+    with DataLoader(image_folder, **left_out) as loader, DataLoader(image_folder) as plain:
+        assert loader.config == plain.config
+
+
 def test_a_given_source_stays_open_and_an_opened_one_is_closed(
     image_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,6 +150,7 @@ def test_ranks_come_from_torch_distributed_first(
             {"backend": "hybrid", "hybrid_schedule": "greedy", "gpu_share": 0.5},
             "gpu_share is for the fixed schedule of backend 'hybrid'",
         ),
+        ({"batch_size": None}, "batch_size=None turns batching off in torch"),
     ],
 )
 def test_arguments_that_do_not_go_together_are_refused(open_loader: Any, given: dict[str, Any], message: str) -> None:

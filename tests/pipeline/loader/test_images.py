@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
-from wellfed.pipeline.errors import ConfigError, UsageError
+from wellfed.pipeline.errors import ConfigError, ResourceError, UsageError
+from wellfed.pipeline.hardware import Fact
 from wellfed.pipeline.loader import DataLoader
+from wellfed.pipeline.loader import batch as batch_module
+from wellfed.pipeline.loader import blocks as blocks_module
+from wellfed.pipeline.loader import images as images_module
 from wellfed.pipeline.loader.batch import BatchDecoder, BatchTask, HostBatch
 
 
@@ -108,6 +115,7 @@ def test_the_state_counts_what_was_handed_over(open_loader: Any) -> None:
     assert states[0] == {
         "seed": 5,
         "shuffle": False,
+        "sampling": "global",
         "epoch": 0,
         "position": 0,
         "fingerprint": loader.dataset.fingerprint,
@@ -149,7 +157,7 @@ def test_a_rank_with_no_batch_in_any_epoch_ends_at_once(open_loader: Any, worker
         ({"position": 12}, "position of a state must be a whole number from 0 to 11; got 12"),
         ({"position": -1}, "position of a state"),
         ({"epoch": "2"}, "epoch of a state"),
-        ({"more": 0}, "holds exactly seed, shuffle, epoch, position, fingerprint"),
+        ({"more": 0}, "holds exactly seed, shuffle, sampling, epoch, position, fingerprint"),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused(open_loader: Any, change: dict[str, Any], message: str) -> None:
@@ -195,6 +203,35 @@ def test_persistent_workers_decode_the_next_epochs_first_batches_ahead(
     # 2 x 2 batches beyond the 3 that were used: all 3 of the next epoch and the first of the one after.
     assert len(seen) == (7 if persistent else 3)
     assert len(list(loader)) == 3
+
+
+@pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_loader_says_that_it_cannot_be_copied(open_loader: Any, copied: Callable[[Any], Any]) -> None:
+    with pytest.raises(UsageError, match=r"cannot be copied or pickled.*Make it in the process that uses it"):
+        copied(open_loader())
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_that_memory_cannot_hold_are_refused(
+    open_loader: Any, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    # given 11 samples, of 3 x 4096 x 4096 bytes each, when the machine has a gigabyte: before the first iteration
+    with monkeypatch.context() as small:
+        small.setattr(images_module, "available_memory", lambda: Fact("memory", 1 << 30, "bytes", "test"))
+        with pytest.raises(ResourceError, match=r"2 batches of 11 samples, 553648128 bytes each; got 1073741824 bytes"):
+            open_loader(batch_size=64, image_size=4096, num_workers=workers)
+        open_loader(batch_size=64, image_size=1024, num_workers=workers)
+    # and when the allocation fails after all
+    if workers == 0:
+        monkeypatch.setattr(batch_module.torch, "empty", _refuse)
+    else:
+        monkeypatch.setattr(blocks_module.np, "empty", _refuse)
+    with pytest.raises(ResourceError, match=r"2 batches of 4 samples, 768 bytes each; got MemoryError: no room"):
+        next(iter(open_loader(num_workers=workers)))
+
+
+def _refuse(*args: Any, **kwargs: Any) -> Any:
+    raise MemoryError("no room")
 
 
 def test_a_closed_loader_says_so(open_loader: Any) -> None:

@@ -102,15 +102,31 @@ def test_workers_share_the_index_instead_of_copying_it(image_folder: Path) -> No
     assert len(pickle.dumps(source)) < 100_000
 
 
-@pytest.mark.long
-def test_a_killed_loader_leaves_no_segment_and_no_worker(image_folder: Path, repository: Path) -> None:
-    program = (
-        "import sys, time\nfrom wellfed.pipeline.loader import DataLoader\n"
-        f"loader = DataLoader({str(image_folder)!r}, batch_size=2, image_size=64, backend='processes', num_workers=2)\n"
-        "batches = iter(loader)\nnext(batches)\nprint('ready', flush=True)\ntime.sleep(600)\n"
-    )
+KILLED = """
+import random, sys, time
+from wellfed.pipeline.loader import DataLoader
+
+folder, while_starting = sys.argv[1:]
+loader = DataLoader(
+    folder, batch_size=2, image_size=64, backend="processes", num_workers=2, multiprocessing_context="fork"
+)
+if while_starting == "yes":
+    # torch seeds each worker before it looks who the worker's parent is.
+    random.seed = lambda seed: time.sleep(5)
+batches = iter(loader)
+if while_starting == "no":
+    next(batches)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("while_starting", [pytest.param("no", marks=pytest.mark.long), "yes"])
+def test_a_killed_loader_leaves_no_segment_and_no_worker(
+    image_folder: Path, repository: Path, while_starting: str
+) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-c", program],
+        [sys.executable, "-c", KILLED, str(image_folder), while_starting],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,

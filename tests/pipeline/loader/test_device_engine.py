@@ -98,6 +98,7 @@ class Running:
     def __init__(self, folder: Path, library: Any, **options: Any) -> None:
         self.source = open_source(folder)
         decoder = BatchDecoder(
+            decode_mode="exact",
             source=self.source,
             **{"seed": 4, "augment": "train", "image_size": SIZE, "on_error": "raise", **options},
         )
@@ -201,7 +202,7 @@ def test_one_bad_sample_costs_no_other_one_and_the_batches_behind_it_come_out_ri
     mixed_folder: Path, run: Callable[..., Running], make: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # given a header check that lets everything through, so that the libraries meet what they cannot decode
-    monkeypatch.setattr(engine_module, "is_ordinary_jpeg", lambda *args: True)
+    monkeypatch.setattr(engine_module, "ordinary_jpegs", lambda encoded, *sizes: np.ones(len(encoded), bool))
     running = run(mixed_folder, make(), augment="eval")
     plain = Running(mixed_folder, Counted(make_nvjpeg(), fails_on=tuple(range(60, 72))), augment="eval")
     rows = [[0, 1, 9, 2], [3, 4], [5, 6, 7, 10], [9, 9, 1]]
@@ -220,7 +221,7 @@ def test_one_bad_sample_costs_no_other_one_and_the_batches_behind_it_come_out_ri
 def test_dali_makes_its_pipeline_anew_after_a_bad_sample_and_only_then(
     mixed_folder: Path, run: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_module, "is_ordinary_jpeg", lambda *args: True)
+    monkeypatch.setattr(engine_module, "ordinary_jpegs", lambda encoded, *sizes: np.ones(len(encoded), bool))
     library = make_dali()
     starts: list[int] = []
     start = library._start

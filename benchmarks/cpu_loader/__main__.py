@@ -19,7 +19,6 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from wellfed.pipeline.hardware import fingerprint
 
 from ..common.photos import make_folder, originals
 from ..common.process import environment, run_child, tree_pss
+from ..common.versions import versions_of
 from . import data, growth
 from .job import BATCH_SIZE
 from .rows import PEERS, SETS, Peer, Set, Setting
@@ -233,7 +233,7 @@ def measure(options: argparse.Namespace, work: Path) -> dict[str, Any]:
         "image_size": 224,
         "sets": bench.sets,
         "machine": fingerprint(),
-        "versions": {"python": sys.version.split()[0], **_versions()},
+        "versions": versions_of(_LIBRARIES),
         "absent": bench.absent,
         "checks": checks,
         "entries": values,
@@ -244,16 +244,6 @@ def measure(options: argparse.Namespace, work: Path) -> dict[str, Any]:
     }
     document["summary"] = summarize(document)
     return document
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in _LIBRARIES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -17,13 +17,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from wellfed.pipeline.hardware import fingerprint
 
 from ..common.process import environment
+from ..common.versions import versions_of
 from .feeds import BY_NAME, CONFIGURATIONS
 from .run import Plan, measure_configuration
 from .summary import summarize, table
@@ -70,16 +70,6 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _versions() -> dict[str, str]:
-    found = {"python": sys.version.split()[0]}
-    for name in _LIBRARIES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
-
-
 def _stored(output: Path) -> dict[str, Any]:
     if not output.exists():
         return {"benchmark": "fed_ratio", "runs": []}
@@ -111,7 +101,7 @@ def main(argv: list[str] | None = None) -> int:
                 datasets[configuration.images] = convert(options.photos, configuration.images, Path(work))
             feeds = options.feeds or configuration.feeds
             run = measure_configuration(configuration, feeds, datasets[configuration.images], options.device, plan, say)
-            run |= {"machine": fingerprint(), "versions": _versions()}
+            run |= {"machine": fingerprint(), "versions": versions_of(_LIBRARIES)}
             run["summary"] = summarize(run)
             longest = max(longest, run["seconds"])
             runs.append(run)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ import numpy as np
 from ..errors import UsageError
 from .base import Source
 from .opening import open_source
+from .reading import Encoded, read_rows
 
 __all__ = ["Mix"]
 
@@ -165,6 +166,19 @@ class Mix:
         """The encoded image of a row; raises as its dataset's `read`."""
         source, own = self.locate(row)
         return source.read(own)
+
+    def read_rows(self, rows: np.ndarray) -> Sequence[Encoded]:
+        """See `ManyReader`."""
+        for row in (rows.min(), rows.max()) if len(rows) else ():
+            self.locate(int(row))
+        encoded: list[Encoded] = [b""] * len(rows)
+        parts = np.searchsorted(self._starts, rows, side="right") - 1
+        for part in np.unique(parts).tolist():
+            places = np.flatnonzero(parts == part)
+            of_part = read_rows(self._sources[part], rows[places] - self._starts[part])
+            for place, data in zip(places.tolist(), of_part, strict=True):
+                encoded[place] = data
+        return encoded
 
     def name(self, row: int) -> str:
         """The original relative path of a row in its dataset."""

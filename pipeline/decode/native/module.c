@@ -22,6 +22,18 @@ static int get_buffer(PyObject *object, Py_buffer *view, int writable, Py_ssize_
     return 0;
 }
 
+/* The buffers of n images; on an error `held` says how many there are to be let go all the same. */
+static int hold_images(PyObject *images, Py_buffer *views, Py_ssize_t n, Py_ssize_t *held) {
+    for (; *held < n; ++*held) {
+        PyObject *item = PySequence_GetItem(images, *held);
+        if (!item) return -1;
+        int failed = PyObject_GetBuffer(item, &views[*held], PyBUF_SIMPLE);
+        Py_DECREF(item);
+        if (failed) return -1;
+    }
+    return 0;
+}
+
 PyDoc_STRVAR(decode_doc,
              "decode(images, boxes, orientations, flips, out, size, dct_scaling, portable, status) -> list[str]\n\n"
              "Decode, crop, resize and flip a chunk of JPEGs without the GIL.\n\n"
@@ -59,13 +71,7 @@ static PyObject *decode(PyObject *self, PyObject *args) {
         get_buffer(flips_object, &flips, 0, n, "flips") || get_buffer(out_object, &out, 1, n * picture, "out") ||
         get_buffer(status_object, &status, 1, n * 4, "status"))
         goto done;
-    for (; held < n; held++) {
-        PyObject *item = PySequence_GetItem(images, held);
-        if (!item) goto done;
-        int failed = PyObject_GetBuffer(item, &views[held], PyBUF_SIMPLE);
-        Py_DECREF(item);
-        if (failed) goto done;
-    }
+    if (hold_images(images, views, n, &held)) goto done;
     int no_memory = 0;
     Py_BEGIN_ALLOW_THREADS
     wf_decoder *decoder = wf_decoder_new(portable ? wf_kernels_portable() : wf_kernels_choose());
@@ -133,13 +139,7 @@ static PyObject *ordinary(PyObject *self, PyObject *args) {
     if (get_buffer(widths_object, &widths, 0, n * 8, "widths") || get_buffer(heights_object, &heights, 0, n * 8, "heights") ||
         get_buffer(out_object, &out, 1, n, "out"))
         goto done;
-    for (; held < n; held++) {
-        PyObject *item = PySequence_GetItem(images, held);
-        if (!item) goto done;
-        int failed = PyObject_GetBuffer(item, &views[held], PyBUF_SIMPLE);
-        Py_DECREF(item);
-        if (failed) goto done;
-    }
+    if (hold_images(images, views, n, &held)) goto done;
     Py_BEGIN_ALLOW_THREADS
     for (Py_ssize_t i = 0; i < n; i++) {
         int64_t width, height;

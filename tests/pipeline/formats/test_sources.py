@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from wellfed.pipeline.errors import DamagedDatasetError, SchemaVersionError, UsageError
-from wellfed.pipeline.formats import RepeatedSource, Source, index_dtype, open_source
+from wellfed.pipeline.formats import Mix, RepeatedSource, Source, index_dtype, open_source
 from wellfed.pipeline.formats.lmdb import check_mappable
 from wellfed.pipeline.formats.reading import ReadMemory, read_rows
 
@@ -61,6 +61,13 @@ def test_many_rows_are_those_of_one_after_the_other(any_folder: Path, samples: l
     rows = np.array([2, 0, 5, 1, 2, 4])
     assert [bytes(data) for data in read_rows(source, rows)] == [samples[row % 3][4] for row in rows]
     assert list(read_rows(source, rows[:0])) == []
+
+    # and so from a mix, whose rows 3 to 5 are the second dataset's
+    mix = Mix([(any_folder, 1), (RepeatedSource(open_source(any_folder), 1), 1)])
+    assert [bytes(data) for data in read_rows(mix, rows)] == [samples[row % 3][4] for row in rows]
+    with pytest.raises(IndexError):
+        read_rows(mix, np.array([0, 6]))
+    mix.close()
 
 
 @pytest.mark.parametrize("rows", [[0, 3], [-1, 2], [1 << 40]])

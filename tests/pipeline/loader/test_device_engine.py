@@ -17,11 +17,12 @@ from PIL import Image, ImageOps
 from wellfed.pipeline.config import LoaderConfig
 from wellfed.pipeline.errors import CorruptSampleError, DamagedDatasetError, DeviceError, MissingDependencyError
 from wellfed.pipeline.formats import open_source
+from wellfed.pipeline.loader import dali as dali_module
 from wellfed.pipeline.loader import device_engine as engine_module
 from wellfed.pipeline.loader import nvjpeg as nvjpeg_module
 from wellfed.pipeline.loader.batch import BatchDecoder, BatchTask, HostBatch
 from wellfed.pipeline.loader.cpu_pool import CpuPool
-from wellfed.pipeline.loader.dali import DaliDecoder
+from wellfed.pipeline.loader.dali import QUEUE, DaliDecoder
 from wellfed.pipeline.loader.device_engine import Crops, DeviceEngine
 from wellfed.pipeline.loader.engines import Dispatcher, EngineStream
 from wellfed.pipeline.loader.nvjpeg import NvjpegBackend, NvjpegDecoder, _parts
@@ -240,6 +241,25 @@ def test_dali_makes_its_pipeline_anew_after_a_bad_sample_and_only_then(
     assert batch.reference == 1
     running.batches(tasks([0, 1, 9, 2], [9, 3, 4]))
     assert len(starts) == 6
+
+
+@needs_dali
+def test_dalis_first_batch_is_a_full_one(
+    mixed_folder: Path, run: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It shares later batches between the GPU's JPEG engines and its cores as the first one's size says.
+    fed: list[int] = []
+    feed = dali_module._feed
+
+    def counted(pipeline: Any, crops: Crops) -> None:
+        fed.append(len(crops))
+        feed(pipeline, crops)
+
+    monkeypatch.setattr(dali_module, "_feed", counted)
+    library = make_dali()
+    run(mixed_folder, library).batches(tasks([0, 1]))
+    assert library._batch_size > 2
+    assert fed == [library._batch_size] * QUEUE + [2]
 
 
 @pytest.mark.parametrize("make", LIBRARIES)

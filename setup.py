@@ -13,7 +13,7 @@ from setuptools import Extension, setup
 # The limited API holds the buffer protocol from 3.11 on, and free-threaded builds have no limited API.
 abi3 = sys.version_info >= (3, 11) and not sysconfig.get_config_var("Py_GIL_DISABLED")
 native = "pipeline/decode/native"
-parts = ("jpegcodec", "jpegheader", "jpegcheck", "jpegwrite", "jpegerror", "resample")
+parts = ("files", "jpegcodec", "jpegheader", "jpegcheck", "jpegwrite", "jpegerror", "resample")
 
 setup(
     ext_modules=[

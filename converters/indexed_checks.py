@@ -32,6 +32,10 @@ def dali_lines(manifest: Manifest, names: Names, index: np.ndarray, shard: int) 
     return [*lines, b""]
 
 
+UNREADABLE_TAR = (tarfile.TarError, ValueError, OverflowError)
+"""What `tarfile` raises over damaged tars: a size that no file can have fails in the file's seek, as a ValueError."""
+
+
 def check_indexed_tar(
     manifest: Manifest, names: Names, path: Path, index: np.ndarray, *, start: int, stop: int, deep: bool
 ) -> Iterator[tuple[int, int | None, list[str]]]:
@@ -40,7 +44,7 @@ def check_indexed_tar(
         with tarfile.open(path, "r:") as tar:
             # By place: a foreign tar may hold one name twice.
             found = {member.offset_data: (os.fsencode(member.name), member.size) for member in tar if member.isreg()}
-    except tarfile.TarError as error:
+    except UNREADABLE_TAR as error:
         yield 0, None, [f"it must be a tar; got {error}"]
         found = {}
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

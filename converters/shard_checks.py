@@ -22,7 +22,7 @@ from wellfed.pipeline.formats.lmdb import check_mappable
 from wellfed.pipeline.formats.names import Names, open_names
 
 from .files import sha256_of
-from .indexed_checks import check_indexed_tar, is_in_place
+from .indexed_checks import UNREADABLE_TAR, check_indexed_tar, is_in_place
 from .rejects import name_of, reason_of
 from .verify import Problem
 
@@ -113,7 +113,7 @@ def _check_tar(
         with tarfile.open(path, "r:") as tar:
             # What is no file has no size: a link or a folder is an extra member like any other.
             found = {each.name: (each.offset_data, each.size if each.isreg() else -1) for each in tar}
-    except tarfile.TarError as error:
+    except UNREADABLE_TAR as error:
         yield 0, [dataset.problem(None, f"it must be a tar; got {error}")]
         found = {}
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -18,6 +18,21 @@ def decode(
     status: Any,
     /,
 ) -> list[str]: ...
+def decode_files(
+    descriptors: Any,
+    offsets: Any,
+    sizes: Any,
+    boxes: Any,
+    orientations: Any,
+    flips: Any,
+    out: Any,
+    size: int,
+    dct_scaling: bool,
+    portable: bool,
+    status: Any,
+    /,
+) -> None: ...
+def read_files(descriptors: Any, offsets: Any, sizes: Any, out: Any, /) -> int: ...
 def plain_header(image: Any, /) -> tuple[int, int, str] | None: ...
 def ordinary(images: Sequence[Any], widths: Any, heights: Any, out: Any, /) -> None: ...
 def check(image: Any, /) -> tuple[int, int, str]: ...

@@ -9,11 +9,13 @@ import torch
 
 from ..config import DecodeMode
 from ..errors import SampleRejectedError
+from ..formats.base import Source
+from ..formats.reading import Encoded, Stretches, read_rows, stretches_of
 from .cpu import decode_into
 from .extension import native as _native
 from .extension import native_error as _native_error
 
-__all__ = ["decode_chunk", "native_state"]
+__all__ = ["decode_chunk", "decode_files", "native_state", "read_encoded"]
 
 
 def native_state() -> str:
@@ -75,3 +77,55 @@ def decode_chunk(
         except SampleRejectedError as error:
             failures[place] = str(error)
     return failures
+
+
+def read_encoded(source: Source, rows: np.ndarray) -> Sequence[Encoded]:
+    """The encoded images of these rows, shape (n,), in their order; raises as `Source.read` does.
+
+    Read in C where that is built: a call for each sample would make other threads wait for the interpreter as often.
+    """
+    stretches = stretches_of(source, rows) if _native is not None else None
+    if _native is None or stretches is None:
+        return read_rows(source, rows)
+    memory = stretches.take(int(stretches.sizes.sum()))
+    if _native.read_files(stretches.descriptors, stretches.offsets, stretches.sizes, memory) < len(rows):
+        # The slower way says what is wrong.
+        return read_rows(source, rows)
+    return stretches.parted(memory)
+
+
+def decode_files(
+    stretches: Stretches,
+    boxes: np.ndarray,
+    orientations: np.ndarray,
+    flips: np.ndarray,
+    out: torch.Tensor,
+    mode: DecodeMode = "fast",
+) -> np.ndarray:
+    """As `decode_chunk`, of JPEGs that the C extension reads itself, so that the interpreter is needed once a chunk.
+
+    Args:
+        stretches: of n samples.
+        boxes, orientations, flips, out, mode: as in `decode_chunk`.
+
+    Returns:
+        The places, ascending, that are left for `decode_chunk`, whose rows of `out` are undefined; int64. All of them
+        where the extension is not built.
+    """
+    pixels = out.permute(0, 2, 3, 1)
+    status = np.full(len(boxes), -1, dtype=np.int32)
+    if _native is not None and pixels.is_contiguous():
+        _native.decode_files(
+            stretches.descriptors,
+            stretches.offsets,
+            stretches.sizes,
+            np.ascontiguousarray(boxes, dtype=np.int32),
+            np.ascontiguousarray(orientations, dtype=np.uint8),
+            np.ascontiguousarray(flips, dtype=np.uint8),
+            pixels.numpy(),
+            out.shape[2],
+            mode == "fast",
+            False,
+            status,
+        )
+    return np.flatnonzero(status)

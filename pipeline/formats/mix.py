@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import UsageError
 from .base import Source
 from .opening import open_source
-from .reading import Encoded, read_rows
+from .reading import Encoded, Stretches, read_rows, stretches_of
 
 __all__ = ["Mix"]
 
@@ -179,6 +179,25 @@ class Mix:
             for place, data in zip(places.tolist(), of_part, strict=True):
                 encoded[place] = data
         return encoded
+
+    def stretches(self, rows: np.ndarray) -> Stretches | None:
+        """See `InFiles`."""
+        for row in (rows.min(), rows.max()) if len(rows) else ():
+            self.locate(int(row))
+        parts = np.searchsorted(self._starts, rows, side="right") - 1
+        descriptors = np.empty(len(rows), dtype=np.int32)
+        offsets, sizes = np.empty(len(rows), dtype=np.int64), np.empty(len(rows), dtype=np.int64)
+        files: list[Any] = []
+        take: Callable[[int], memoryview] = lambda size: memoryview(bytearray(size))  # noqa: E731 (of no rows)
+        for part in np.unique(parts).tolist():
+            places = np.flatnonzero(parts == part)
+            of_part = stretches_of(self._sources[part], rows[places] - self._starts[part])
+            if of_part is None:
+                return None
+            descriptors[places], offsets[places], sizes[places] = of_part.descriptors, of_part.offsets, of_part.sizes
+            files += of_part.files
+            take = of_part.take
+        return Stretches(descriptors=descriptors, offsets=offsets, sizes=sizes, files=tuple(files), take=take)
 
     def name(self, row: int) -> str:
         """The original relative path of a row in its dataset."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections import deque
-from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from .base import Source
 
-__all__ = ["Encoded", "ManyReader", "ReadMemory", "read_rows"]
+__all__ = ["Encoded", "InFiles", "ManyReader", "ReadMemory", "Stretches", "read_rows", "stretches_of"]
 
 Encoded = bytes | memoryview
 """An encoded sample; a memoryview is of single bytes, and keeps the memory that it lies in for as long as it lives."""
@@ -34,6 +36,64 @@ def read_rows(source: Source, rows: np.ndarray) -> Sequence[Encoded]:
     if isinstance(source, ManyReader):
         return source.read_rows(rows)
     return [source.read(row) for row in rows.tolist()]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stretches:
+    """Where n encoded samples lie in open files.
+
+    Attributes:
+        descriptors: int32, shape (n,).
+        offsets, sizes: bytes; int64, shape (n,).
+        files: what keeps the descriptors open.
+        take: gives memory of a number of bytes to read them into.
+    """
+
+    descriptors: np.ndarray
+    offsets: np.ndarray
+    sizes: np.ndarray
+    files: tuple[Any, ...]
+    take: Callable[[int], memoryview]
+
+    def read(self, memory: memoryview) -> int:
+        """Read them, one behind the other.
+
+        Args:
+            memory: as many bytes as the sizes' sum.
+
+        Returns:
+            How many were read whole, the first ones: n, or the place of one whose file did not give all its bytes.
+        """
+        end = 0
+        places = zip(self.descriptors.tolist(), self.offsets.tolist(), self.sizes.tolist(), strict=True)
+        for place, (descriptor, offset, size) in enumerate(places):
+            start, end = end, end + size
+            try:
+                if size and os.preadv(descriptor, [memory[start:end]], offset) != size:
+                    return place
+            except OSError:
+                return place
+        return len(self.sizes)
+
+    def parted(self, memory: memoryview) -> list[memoryview]:
+        """The samples in memory that was read into."""
+        ends = np.cumsum(self.sizes)
+        return [memory[start:end] for start, end in zip((ends - self.sizes).tolist(), ends.tolist(), strict=True)]
+
+
+class InFiles(Protocol):
+    """A Source whose encoded samples lie in files as they are, so that they can be read without the interpreter."""
+
+    def stretches(self, rows: np.ndarray) -> Stretches | None:
+        """Where these rows, shape (n,), lie; None where some lie in no file. Raises as `Source.read` does."""
+        ...
+
+
+def stretches_of(source: Source, rows: np.ndarray) -> Stretches | None:
+    """Where these rows, shape (n,), lie in open files; None where they do not. Raises as `Source.read` does."""
+    # Not isinstance: with a protocol that takes longer than all the rest.
+    stretches = getattr(source, "stretches", None)
+    return None if stretches is None else stretches(rows)
 
 
 class ReadMemory:

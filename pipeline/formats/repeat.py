@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import UsageError
 from .base import Source
-from .reading import Encoded, read_rows
+from .reading import Encoded, Stretches, read_rows, stretches_of
 
 
 class RepeatedSource:
@@ -76,9 +76,11 @@ class RepeatedSource:
 
     def read_rows(self, rows: np.ndarray) -> Sequence[Encoded]:
         """See `ManyReader`."""
-        for row in (rows.min(), rows.max()) if len(rows) else ():
-            self._row(int(row))
-        return read_rows(self.source, rows % len(self.source))
+        return read_rows(self.source, self._rows(rows))
+
+    def stretches(self, rows: np.ndarray) -> Stretches | None:
+        """See `InFiles`."""
+        return stretches_of(self.source, self._rows(rows))
 
     def name(self, row: int) -> str:
         """The original relative path of a row."""
@@ -92,6 +94,12 @@ class RepeatedSource:
         if not 0 <= row < len(self):
             raise IndexError(f"row {row} of {self.location!r}, which has {len(self)}")
         return int(row) % len(self.source)
+
+    def _rows(self, rows: np.ndarray) -> np.ndarray:
+        """Of the source."""
+        if len(rows) and ((low := int(rows.min())) < 0 or (high := int(rows.max())) >= len(self)):
+            self._row(low if low < 0 else high)
+        return rows % len(self.source)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"source": self.source, "times": self.times}

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from .perprocess import PerProcess
 from .readahead import READ_BLOCK, RecentBlocks
-from .reading import ReadMemory
+from .reading import ReadMemory, Stretches
 from .stored import StoredSource
 
 OPEN_SHARDS = 128
@@ -46,8 +47,8 @@ class WebDatasetSource(StoredSource):
         entry = self.index[self._checked_row(row)]
         shard = self._manifest.shards[int(entry["shard"])]
         size = int(entry[f"size_{field}"])
+        file = self._opened(int(entry["shard"]), row)
         try:
-            file = self._whole_shard(int(entry["shard"]), row)
             data = os.pread(file.descriptor, size, int(entry[f"offset_{field}"]))
         except OSError as error:
             raise self._damaged(row, shard.name, str(error)) from error
@@ -57,42 +58,51 @@ class WebDatasetSource(StoredSource):
 
     def read_rows(self, rows: np.ndarray) -> list[memoryview]:
         """See `ManyReader`."""
-        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self):
-            self._checked_row(int(rows.min()) if rows.min() < 0 else int(rows.max()))
+        stretches = self.stretches(rows)
+        memory = stretches.take(int(stretches.sizes.sum()))
+        whole = stretches.read(memory)
+        if whole < len(rows):
+            # Read alone, it says what is wrong with its shard.
+            row = int(rows[whole])
+            self.read(row)
+            raise self._damaged(row, self._manifest.shards[int(self.index["shard"][row])].name, "too few bytes")
+        return stretches.parted(memory)
+
+    def stretches(self, rows: np.ndarray) -> Stretches:
+        """See `InFiles`."""
+        if len(rows) and ((low := int(rows.min())) < 0 or (high := int(rows.max())) >= len(self)):
+            self._checked_row(low if low < 0 else high)
         # As a plain array: each step on a memory map makes another memory map, which is slow.
         entries = self.index.view(np.ndarray)[rows]
-        sizes = entries["size_image"].astype(np.int64)
-        ends = np.cumsum(sizes)
-        memory = self._memory.get().take(int(ends[-1]) if len(ends) else 0)
+        shards = entries["shard"].tolist()
         files: dict[int, _OpenFile] = {}
-        encoded: list[memoryview] = []
-        places = zip(
-            *(entries["shard"].tolist(), entries["offset_image"].tolist()),
-            *((ends - sizes).tolist(), ends.tolist()),
-            strict=True,
+        for shard, row in zip(shards, rows.tolist(), strict=True):
+            if shard not in files:
+                files[shard] = self._opened(shard, row)
+        return Stretches(
+            descriptors=np.array([files[shard].descriptor for shard in shards], dtype=np.int32),
+            offsets=entries["offset_image"].astype(np.int64),
+            sizes=entries["size_image"].astype(np.int64),
+            files=tuple(files.values()),
+            take=self._memory.get().take,
         )
-        for place, (shard, offset, start, end) in enumerate(places):
-            part = memory[start:end]
-            try:
-                file = files.get(shard)
-                if file is None:
-                    file = files[shard] = self._whole_shard(shard, int(rows[place]))
-                read = os.preadv(file.descriptor, [part], offset) if end > start else 0
-            except OSError as error:
-                raise self._damaged(int(rows[place]), self._manifest.shards[shard].name, str(error)) from error
-            if read != end - start:
-                what = f"{read} bytes instead of {end - start}"
-                raise self._damaged(int(rows[place]), self._manifest.shards[shard].name, what)
-            encoded.append(part)
-        return encoded
 
-    def _whole_shard(self, number: int, row: int) -> _OpenFile:
+    def _opened(self, number: int, row: int) -> _OpenFile:
+        """The shard, whose size was looked at when it was opened: once, since asking costs as much as reading."""
+        try:
+            return self._shards.get().file(number, self._open)
+        except OSError as error:
+            raise self._damaged(row, self._manifest.shards[number].name, str(error)) from error
+        except _WrongSizeError as wrong:
+            raise self._damaged(row, self._manifest.shards[number].name, str(wrong)) from None
+
+    def _open(self, number: int) -> _OpenFile:
         shard = self._manifest.shards[number]
-        file = self._shards.get().file(self._directory / shard.name)
+        file = _OpenFile(self._directory / shard.name)
         # Whole, or bytes of a shard that was replaced could pass for the image.
         actual = os.fstat(file.descriptor).st_size
         if actual != shard.size:
-            raise self._damaged(row, shard.name, f"a file of {actual} bytes instead of {shard.size}")
+            raise _WrongSizeError(f"a file of {actual} bytes instead of {shard.size}")
         return file
 
     @property
@@ -122,9 +132,9 @@ class WebDatasetSource(StoredSource):
             if not hinted.add((shard, block)):
                 continue
             try:
-                file = self._shards.get().file(self._directory / self._manifest.shards[shard].name)
+                file = self._shards.get().file(shard, self._open)
                 os.posix_fadvise(file.descriptor, block * READ_BLOCK, READ_BLOCK, os.POSIX_FADV_WILLNEED)
-            except OSError:
+            except (OSError, _WrongSizeError):
                 continue
 
     def close(self) -> None:
@@ -139,9 +149,14 @@ class _OpenFile:
         self.descriptor = -1
         self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        # By the default: at the interpreter's end `os` may be gone before this is.
         if self.descriptor >= 0:
-            os.close(self.descriptor)
+            close(self.descriptor)
+
+
+class _WrongSizeError(Exception):
+    """A shard that is not the one the manifest describes."""
 
 
 class _OpenShards:
@@ -149,15 +164,15 @@ class _OpenShards:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._files: OrderedDict[Path, _OpenFile] = OrderedDict()
+        self._files: OrderedDict[int, _OpenFile] = OrderedDict()
 
-    def file(self, path: Path) -> _OpenFile:
+    def file(self, number: int, open_: Callable[[int], _OpenFile]) -> _OpenFile:
         with self._lock:
-            file = self._files.get(path)
+            file = self._files.get(number)
             if file is None:
-                file = self._files[path] = _OpenFile(path)
+                file = self._files[number] = open_(number)
                 if len(self._files) > OPEN_SHARDS:
                     self._files.popitem(last=False)
             else:
-                self._files.move_to_end(path)
+                self._files.move_to_end(number)
             return file

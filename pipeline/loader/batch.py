@@ -11,13 +11,14 @@ import torch
 
 from ..config import Augment, DecodeMode, OnError
 from ..decode.augment import crop_parameters, oriented_size
-from ..decode.chunk import decode_chunk
+from ..decode.chunk import decode_chunk, decode_files, read_encoded
 from ..decode.cpu import image_frame
 from ..errors import CorruptSampleError, SampleRejectedError, words_of
 from ..formats import Mix, RepeatedSource, Source
-from ..formats.reading import Encoded, read_rows
+from ..formats.reading import Encoded, stretches_of
 from ..sampling import with_repeats
 from .blocks import Blocks
+from .crops import DrawnCrops
 from .memory import does_not_fit
 
 __all__ = ["BatchDecoder", "BatchTask", "Decoded", "Fetched", "HostBatch", "SampleFailure"]
@@ -35,6 +36,7 @@ class BatchTask:
         valid: bool, shape (b,); False marks repeats that pad the batch.
         position_after: samples of the epoch consumed, over all ranks, once the batch is handed over.
         repeats: as in `EpochRows`, int64, shape (b,); None where no row is drawn twice in the epoch.
+        crops: of these rows, where they are drawn already.
     """
 
     epoch: int
@@ -42,6 +44,7 @@ class BatchTask:
     valid: np.ndarray
     position_after: int
     repeats: np.ndarray | None = None
+    crops: DrawnCrops | None = None
 
     def crop_keys(self, keys: np.ndarray, start: int = 0) -> np.ndarray:
         """What crops and flips are drawn from, for the keys of the rows from `start` on.
@@ -201,6 +204,9 @@ class BatchDecoder:
             flips=torch.zeros(count, dtype=torch.bool),
             valid=torch.from_numpy(task.valid.copy()),
         )
+        if task.crops is not None:
+            batch.boxes[:] = torch.from_numpy(task.crops.boxes)
+            batch.flips[:] = torch.from_numpy(task.crops.flips)
         if self.pin_memory:
             batch.labels = batch.labels.pin_memory()
         return batch
@@ -215,24 +221,8 @@ class BatchDecoder:
             # torch has no class for want of host memory; an empty tensor fails for nothing else.
             raise does_not_fit(count, self.batch_bytes(count), words_of(error)) from error
 
-    def draw(self, batch: HostBatch) -> bool:
-        """Draw the crops and flips of the whole batch, where the index knows all sizes; say whether it was done.
-
-        One draw costs about a millisecond of the interpreter whatever the number of samples, so threads that share a
-        batch draw once.
-        """
-        index = self.source.index[batch.task.rows]
-        widths, heights = index["width"].astype(np.int64), index["height"].astype(np.int64)
-        if not (widths.all() and heights.all()):
-            return False
-        keys = batch.task.crop_keys(index["key"])
-        boxes, flips = self._crops(batch.task.epoch, keys, widths, heights, index["orientation"])
-        batch.boxes[:] = torch.from_numpy(boxes)
-        batch.flips[:] = torch.from_numpy(flips)
-        return True
-
-    def decode_part(self, batch: HostBatch, start: int, stop: int, *, drawn: bool = False) -> list[SampleFailure]:
-        """Decode places start..stop-1 of the batch into it; `drawn`: after a `draw` that was done.
+    def decode_part(self, batch: HostBatch, start: int, stop: int) -> list[SampleFailure]:
+        """Decode places start..stop-1 of the batch into it.
 
         Returns:
             The places that hold no picture because their sample does not decode.
@@ -240,33 +230,53 @@ class BatchDecoder:
         Raises:
             DamagedDatasetError: a sample's bytes are missing.
         """
-        fetched = self.fetch(batch, start, stop, drawn=drawn)
-        return self.decode_fetched(batch, fetched, np.arange(stop - start), batch.images[start:stop])
+        first, last = start, stop
+        stretches = stretches_of(self.source, batch.task.rows[start:stop]) if batch.task.crops is not None else None
+        if batch.task.crops is not None and stretches is not None:
+            crops = batch.task.crops.part(start, stop)
+            left = decode_files(
+                stretches, crops.boxes, crops.orientations, crops.flips, batch.images[start:stop], self.decode_mode
+            )
+            if not len(left):
+                return []
+            # Those between are decoded twice; they are few, or none.
+            first, last = start + int(left[0]), start + int(left[-1]) + 1
+        fetched = self.fetch(batch, first, last)
+        return self.decode_fetched(batch, fetched, np.arange(last - first), batch.images[first:last])
 
-    def fetch(self, batch: HostBatch, start: int, stop: int, *, drawn: bool = False) -> Fetched:
-        """Read places start..stop-1, and draw their boxes and flips into the batch unless `drawn`.
+    def fetch(self, batch: HostBatch, start: int, stop: int) -> Fetched:
+        """Read places start..stop-1, and draw their boxes and flips into the batch where its task brings none.
 
         Raises:
             DamagedDatasetError: a sample's bytes are missing.
         """
         rows = batch.task.rows[start:stop]
+        encoded = read_encoded(self.source, rows)
+        if batch.task.crops is not None:
+            crops = batch.task.crops.part(start, stop)
+            return Fetched(
+                start=start,
+                encoded=encoded,
+                widths=crops.widths,
+                heights=crops.heights,
+                orientations=crops.orientations,
+                unread={},
+            )
         index = self.source.index[rows]
-        encoded = read_rows(self.source, rows)
         unread: dict[int, str] = {}
         orientations = index["orientation"].copy()
         widths, heights = index["width"].astype(np.int64), index["height"].astype(np.int64)
-        if not drawn:
-            for place in np.flatnonzero((widths == 0) | (heights == 0)).tolist():
-                # A folder read directly has no sizes in its index; the header is read here instead.
-                try:
-                    widths[place], heights[place], orientations[place] = image_frame(bytes(encoded[place]))
-                except SampleRejectedError as error:
-                    unread[place] = str(error)
-                    widths[place] = heights[place] = 1
-            keys = batch.task.crop_keys(index["key"], start)
-            boxes, flips = self._crops(batch.task.epoch, keys, widths, heights, orientations)
-            batch.boxes[start:stop] = torch.from_numpy(boxes)
-            batch.flips[start:stop] = torch.from_numpy(flips)
+        for place in np.flatnonzero((widths == 0) | (heights == 0)).tolist():
+            # A folder read directly has no sizes in its index; the header is read here instead.
+            try:
+                widths[place], heights[place], orientations[place] = image_frame(bytes(encoded[place]))
+            except SampleRejectedError as error:
+                unread[place] = str(error)
+                widths[place] = heights[place] = 1
+        keys = batch.task.crop_keys(index["key"], start)
+        boxes, flips = self.draw_crops(batch.task.epoch, keys, widths, heights, orientations)
+        batch.boxes[start:stop] = torch.from_numpy(boxes)
+        batch.flips[start:stop] = torch.from_numpy(flips)
         return Fetched(
             start=start, encoded=encoded, widths=widths, heights=heights, orientations=orientations, unread=unread
         )
@@ -283,9 +293,10 @@ class BatchDecoder:
         reasons |= {int(places[number]): reason for number, reason in failures.items()}
         return [SampleFailure(fetched.start + place, reason) for place, reason in sorted(reasons.items())]
 
-    def _crops(
+    def draw_crops(
         self, epoch: int, keys: np.ndarray, widths: np.ndarray, heights: np.ndarray, orientations: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
+        """Boxes and flips of these samples; see `DrawCrops`."""
         shown_widths, shown_heights = oriented_size(widths, heights, orientations)
         return crop_parameters(
             self.augment, seed=self.seed, epoch=epoch, keys=keys, widths=shown_widths, heights=shown_heights

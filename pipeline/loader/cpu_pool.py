@@ -38,13 +38,9 @@ class CpuPool:
     def decode(self, batch: HostBatch) -> list[Chunk]:
         """Decode a whole batch into its own images, in chunks."""
         count = len(batch.task.rows)
-        drawing = self._submit(self._decoder.draw, batch)
-
-        def decode(start: int, stop: int) -> list[SampleFailure]:
-            return self._decoder.decode_part(batch, start, stop, drawn=drawing.result())
-
         return [
-            self._submit(decode, start, min(start + CHUNK_SAMPLES, count)) for start in range(0, count, CHUNK_SAMPLES)
+            self._submit(self._decoder.decode_part, batch, start, min(start + CHUNK_SAMPLES, count))
+            for start in range(0, count, CHUNK_SAMPLES)
         ]
 
     def decode_places(self, batch: HostBatch, fetched: Fetched, places: np.ndarray, out: torch.Tensor) -> list[Chunk]:

@@ -19,6 +19,7 @@ from .cpu_pool import CpuPool
 from .dali_library import require_dali
 from .device_engine import Crops, DeviceEngine, decoding_device
 from .engine_backend import EngineBackend, batches_ahead
+from .resample import Stored, resample, why_not
 
 __all__ = ["DaliBackend", "DaliDecoder", "dali_engine"]
 
@@ -83,6 +84,8 @@ class DaliDecoder:
         self._hw_decoder_load = hw_decoder_load
         self._pipeline: Any = None
         self._begun: deque[_Begun] = deque()
+        # DALI's own resize takes more of the GPU from the training step, see benchmarks/README.md.
+        self._resizes = device.type != "cuda" or why_not(device) is not None
 
     def open(self) -> None:
         if self._pipeline is None:
@@ -101,7 +104,7 @@ class DaliDecoder:
         pipeline, sound = self._build(), _sound_crops(self._batch_size)
         try:
             for _ in range(QUEUE):
-                _feed(pipeline, sound)
+                self._feed(pipeline, sound)
             pipeline.schedule_run()
             for _ in range(QUEUE):
                 pipeline.outputs()
@@ -130,8 +133,6 @@ class DaliDecoder:
             encoded = fn.external_source(name="encoded", dtype=types.UINT8, ndim=1, no_copy=True)
             start = fn.external_source(name="start", dtype=types.INT32, ndim=1)
             shape = fn.external_source(name="shape", dtype=types.INT32, ndim=1)
-            mirrored = fn.external_source(name="mirrored", dtype=types.INT32, ndim=0)
-            upended = fn.external_source(name="upended", dtype=types.INT32, ndim=0)
             images = fn.decoders.image_slice(
                 encoded,
                 device="mixed" if on_gpu else "cpu",
@@ -142,8 +143,11 @@ class DaliDecoder:
                 adjust_orientation=False,
                 hw_decoder_load=self._hw_decoder_load,
             )
-            images = fn.resize(images, size=size, interp_type=types.INTERP_LINEAR, antialias=True)
-            images = fn.flip(images, horizontal=mirrored, vertical=upended)
+            if self._resizes:
+                mirrored = fn.external_source(name="mirrored", dtype=types.INT32, ndim=0)
+                upended = fn.external_source(name="upended", dtype=types.INT32, ndim=0)
+                images = fn.resize(images, size=size, interp_type=types.INTERP_LINEAR, antialias=True)
+                images = fn.flip(images, horizontal=mirrored, vertical=upended)
             pipeline.set_outputs(images)
         pipeline.build()
         return pipeline
@@ -153,9 +157,18 @@ class DaliDecoder:
         self._begun.append(begun)
         self._feed_again(begun)
 
+    def _feed(self, pipeline: Any, crops: Crops) -> None:
+        # The small ones as one array each: an object a sample costs some 10 us of the interpreter.
+        pipeline.feed_input("encoded", [np.frombuffer(data, dtype=np.uint8) for data in crops.encoded])
+        pipeline.feed_input("start", np.ascontiguousarray(crops.boxes[:, :2]))
+        pipeline.feed_input("shape", np.ascontiguousarray(crops.boxes[:, 2:]))
+        if self._resizes:
+            pipeline.feed_input("mirrored", crops.mirrored.astype(np.int32))
+            pipeline.feed_input("upended", crops.upended.astype(np.int32))
+
     def _feed_again(self, begun: _Begun) -> None:
         try:
-            _feed(self._pipeline, begun.crops)
+            self._feed(self._pipeline, begun.crops)
             self._pipeline.schedule_run()
         except Exception as error:
             # An earlier batch broke the pipeline; `end` makes another and feeds this one then.
@@ -167,7 +180,7 @@ class DaliDecoder:
     def end(self, out: torch.Tensor) -> list[int]:
         begun = self._begun[0]
         try:
-            if begun.fed and self._take(out):
+            if begun.fed and self._take(begun.crops, out):
                 return []
             self._pipeline = self._start()
             failed = self._retry(begun.crops, out, 0)
@@ -177,17 +190,21 @@ class DaliDecoder:
         finally:
             self._begun.popleft()
 
-    def _take(self, out: torch.Tensor) -> bool:
+    def _take(self, crops: Crops, out: torch.Tensor) -> bool:
         """Whether the oldest batch fed came out, and lies in `out`."""
+        on_gpu = self._device.type == "cuda"
+        stream = torch.cuda.current_stream(self._device) if on_gpu else None
         try:
-            (images,) = self._pipeline.outputs()
+            # Bound to our stream, the outputs' memory returns to DALI only after what the stream does with it.
+            (images,) = self._pipeline.outputs(cuda_stream=stream) if on_gpu else self._pipeline.outputs()
         except Exception as error:
             _refuse_if_of_the_machine(error)
             return False
         pointer = ctypes.c_void_p(out.data_ptr())
-        if self._device.type == "cuda":
-            stream = ctypes.c_void_p(torch.cuda.current_stream(self._device).cuda_stream)
-            images.copy_to_external(pointer, stream, non_blocking=True)
+        if not self._resizes:
+            resample(_stored(images, crops), out)
+        elif stream is not None:
+            images.copy_to_external(pointer, ctypes.c_void_p(stream.cuda_stream), non_blocking=True)
         else:
             images.copy_to_external(pointer)
         return True
@@ -196,7 +213,7 @@ class DaliDecoder:
         """Decode alone; of what fails, each half by itself. Gives the samples that fail, counted from `first`."""
         begun = _Begun(crops)
         self._feed_again(begun)
-        if begun.fed and self._take(out):
+        if begun.fed and self._take(crops, out):
             return []
         self._pipeline = self._start()
         if len(crops) == 1:
@@ -217,13 +234,21 @@ class DaliDecoder:
         self._begun.clear()
 
 
-def _feed(pipeline: Any, crops: Crops) -> None:
-    # The small ones as one array each: an object a sample costs some 10 us of the interpreter.
-    pipeline.feed_input("encoded", [np.frombuffer(data, dtype=np.uint8) for data in crops.encoded])
-    pipeline.feed_input("start", np.ascontiguousarray(crops.boxes[:, :2]))
-    pipeline.feed_input("shape", np.ascontiguousarray(crops.boxes[:, 2:]))
-    pipeline.feed_input("mirrored", crops.mirrored.astype(np.int32))
-    pipeline.feed_input("upended", crops.upended.astype(np.int32))
+def _stored(images: Any, crops: Crops) -> Stored:
+    """Where DALI's decoded crops lie."""
+    sizes = crops.boxes[:, 2:].astype(np.int64)
+    shapes = np.array(images.shape())
+    if not np.array_equal(shapes[:, :2], sizes[:, ::-1]):
+        raise RuntimeError(
+            f"DALI gave crops of {shapes.tolist()} where {sizes.tolist()} (width, height) were asked for"
+        )
+    return Stored(
+        addresses=np.array([images[place].data_ptr() for place in range(len(crops))], dtype=np.int64),
+        sizes=sizes,
+        strides=np.stack([3 * sizes[:, 0], np.full(len(crops), 3), np.ones(len(crops), dtype=np.int64)], axis=1),
+        mirrored=crops.mirrored,
+        upended=crops.upended,
+    )
 
 
 def _sound_crops(count: int) -> Crops:

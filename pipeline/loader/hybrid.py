@@ -20,6 +20,9 @@ from .nvjpeg import has_nvjpeg, nvjpeg_engine
 
 __all__ = ["CpuEngine", "HybridBackend", "spread_evenly"]
 
+AT_ONCE = 4
+"""Batches that the CPU threads work on: while the last chunks of one are decoded, all threads have work."""
+
 _PARTS = 10_000
 """The share is kept in whole parts of this, so that no rounding of floats moves a batch to the other side."""
 
@@ -95,11 +98,10 @@ class CpuEngine:
         """The pool is the backend's."""
 
     def batches(self, take: Take) -> Generator[HostBatch]:
-        # Two, so that the threads have work while one is completed.
         running: deque[tuple[HostBatch, list[Chunk]]] = deque()
         try:
             while True:
-                while len(running) < 2 and (task := take(not running)) is not None:
+                while len(running) < AT_ONCE and (task := take(not running)) is not None:
                     running.append(self._begin(task))
                 if not running:
                     return

@@ -16,6 +16,7 @@ from ..hardware.memory import available_memory
 from ..sampling import BatchPlan, EpochRows, Sampling, cut_batches, steps_left
 from .backend import Backend, BatchStream, open_backend
 from .batch import BatchDecoder, BatchTask, Decoded, HostBatch, Side
+from .crops import drawn_ahead
 from .device import check_device, deliver
 from .memory import check_host_memory
 from .readahead import announced
@@ -92,6 +93,7 @@ class ImageLoader:
             on_error=config.on_error,
             pin_memory=config.settings.pin_memory and torch.cuda.is_available(),
         )
+        self._draw_crops = decoder.draw_crops
         batch_size = config.settings.batch_size
         if config.tail != "pad":
             batch_size = min(batch_size, self._samples)
@@ -145,7 +147,8 @@ class ImageLoader:
             self._discard_stream()
             self._stream_place = self._place
             tasks = _tasks(self._sampling, self._place, self.config)
-            self._stream = self._backend.run(announced(tasks, self.dataset, self.config))
+            drawn = drawn_ahead(tasks, self.dataset, self._draw_crops)
+            self._stream = self._backend.run(announced(drawn, self.dataset, self.config))
         return self._iterate(self._place, self._stream, token)
 
     def _iterate(self, place: _Place, stream: BatchStream, token: object) -> Iterator[Batch]:

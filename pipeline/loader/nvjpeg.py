@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,11 +17,15 @@ from .batch import BatchDecoder
 from .cpu_pool import CpuPool
 from .device_engine import Crops, DeviceEngine, decoding_device
 from .engine_backend import EngineBackend
+from .resample import Stored, resample, why_not
 
 __all__ = ["NvjpegBackend", "NvjpegDecoder", "has_nvjpeg", "nvjpeg_engine"]
 
-DECODED_BYTES = 512 << 20
+DECODED_BYTES = 256 << 20
 """Whole pictures decoded on the device at once take at most this much, or one picture."""
+
+HELD = 2
+"""Decoded runs of pictures that are kept while they are resized; the engines decode the next one meanwhile."""
 
 Decode = Callable[[list[torch.Tensor]], list[torch.Tensor]]
 """Encoded JPEGs, uint8 of shape (n,) on the CPU, to pictures as stored: uint8 of shape (3, height, width)."""
@@ -55,7 +60,7 @@ def nvjpeg_engine(decoder: BatchDecoder, config: LoaderConfig, pool: CpuPool) ->
             remedy="pip install --force-reinstall torchvision --index-url https://download.pytorch.org/whl/cu"
             + (torch.version.cuda or "").replace(".", ""),
         )
-    library = NvjpegDecoder(_decoder_of(device), image_size=decoder.image_size)
+    library = NvjpegDecoder(_decoder_of(device), image_size=decoder.image_size, device=device)
     return DeviceEngine(decoder, library, pool, device=device, spare=0)
 
 
@@ -69,12 +74,44 @@ def _decoder_of(device: torch.device) -> Decode:
     operator = torch.ops.image.decode_jpegs_cuda
 
     def decode(encoded: list[torch.Tensor]) -> list[torch.Tensor]:
-        # nvJPEG's hardware engines write without waiting for what is queued on the stream that owned the memory before
-        # (pytorch/vision #9606, meta-pytorch/torchcodec #1634), and the memory is that of earlier pictures of ours.
-        torch.cuda.current_stream(device).synchronize()
         return operator(encoded, torchvision.io.ImageReadMode.RGB.value, device)
 
     return decode
+
+
+class _Holder:
+    """Keeps decoded pictures until the GPU is done with them, and gives them memory that nothing else uses.
+
+    nvJPEG's hardware engines write without waiting for what is queued on the stream that owned the memory before
+    (pytorch/vision #9606, meta-pytorch/torchcodec #1634). So pictures are made on a stream of their own, whose memory
+    torch gives to nothing else, and are let go of only when their last use is over.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device)
+        self._held: deque[tuple[list[torch.Tensor], Any]] = deque()
+
+    def decode(self, decode: Decode, encoded: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Pictures that the current stream may read."""
+        while len(self._held) >= HELD:
+            self._held[0][1].synchronize()
+            self._held.popleft()
+        current = torch.cuda.current_stream(self._stream.device)
+        with torch.cuda.stream(self._stream):
+            pictures = decode(encoded)
+        current.wait_stream(self._stream)
+        return pictures
+
+    def hold(self, pictures: list[torch.Tensor]) -> None:
+        """Until what the current stream does with them is done."""
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(self._stream.device))
+        self._held.append((pictures, event))
+
+    def let_go(self) -> None:
+        for _, event in self._held:
+            event.synchronize()
+        self._held.clear()
 
 
 class NvjpegDecoder:
@@ -82,16 +119,21 @@ class NvjpegDecoder:
 
     depth = 1
 
-    def __init__(self, decode: Decode, *, image_size: int) -> None:
+    def __init__(self, decode: Decode, *, image_size: int, device: torch.device) -> None:
         self._decode = decode
         self._image_size = image_size
+        on_gpu = device.type == "cuda"
+        self._holder = _Holder(device) if on_gpu else None
+        self._resamples = on_gpu and why_not(device) is None
         self._begun: deque[Crops] = deque()
 
     def open(self) -> None:
         """Nothing to start: torchvision makes its decoder at the first call."""
 
     def close(self) -> None:
-        self._begun.clear()
+        self.discard()
+        if self._holder is not None:
+            self._holder.let_go()
 
     def begin(self, crops: Crops) -> None:
         self._begun.append(crops)
@@ -111,7 +153,7 @@ class NvjpegDecoder:
         writable = (data if isinstance(data, memoryview) else bytearray(data) for data in crops.encoded)
         encoded = [torch.frombuffer(data, dtype=torch.uint8) for data in writable]
         try:
-            pictures = self._decode(encoded)
+            pictures = self._holder.decode(self._decode, encoded) if self._holder else self._decode(encoded)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError:
@@ -123,9 +165,37 @@ class NvjpegDecoder:
                 *self._fill(crops.part(0, half), out[:half], first),
                 *self._fill(crops.part(half, len(crops)), out[half:], first + half),
             ]
-        return [first + place for place in self._resize(pictures, crops, out)]
+        resize = self._resample if self._resamples else self._interpolate
+        failed = resize(pictures, crops, out)
+        if self._holder is not None:
+            self._holder.hold(pictures)
+        return [first + place for place in failed]
 
-    def _resize(self, pictures: list[torch.Tensor], crops: Crops, out: torch.Tensor) -> list[int]:
+    def _resample(self, pictures: list[torch.Tensor], crops: Crops, out: torch.Tensor) -> list[int]:
+        sizes = crops.sizes.tolist()
+        failed = [
+            place for place, picture in enumerate(pictures) if picture.shape != (3, sizes[place][1], sizes[place][0])
+        ]
+        kept = np.delete(np.arange(len(crops)), failed)
+        if len(kept) == 0:
+            return failed
+        strides = np.array([pictures[place].stride() for place in kept], dtype=np.int64)[:, [1, 2, 0]]
+        boxes = crops.boxes[kept].astype(np.int64)
+        first = np.array([pictures[place].data_ptr() for place in kept], dtype=np.int64)
+        stored = Stored(
+            addresses=first + boxes[:, 1] * strides[:, 0] + boxes[:, 0] * strides[:, 1],
+            sizes=boxes[:, 2:],
+            strides=strides,
+            mirrored=crops.mirrored[kept],
+            upended=crops.upended[kept],
+        )
+        target = out if not failed else torch.empty_like(out[: len(kept)])
+        resample(stored, target)
+        if failed:
+            out[torch.from_numpy(kept).to(out.device)] = target
+        return failed
+
+    def _interpolate(self, pictures: list[torch.Tensor], crops: Crops, out: torch.Tensor) -> list[int]:
         size = (self._image_size, self._image_size)
         small = torch.empty((len(crops), 3, *size), dtype=torch.float32, device=out.device)
         failed = []

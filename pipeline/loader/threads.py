@@ -19,7 +19,7 @@ from .pool import DecodingPool
 
 __all__ = ["ThreadsBackend", "single_core_pool"]
 
-CHUNK_SAMPLES = 16
+CHUNK_SAMPLES = 32
 """Samples handed to a thread at once: enough to hide the hand-over, few enough that a batch is soon complete."""
 
 IN_FLIGHT_BYTES = 512 << 20
@@ -103,14 +103,9 @@ class _Work:
         self.batch = batch
         self.chunks: list[Future[list[SampleFailure]]] = []
         self._decoder = decoder
-        self._drawing = threading.Lock()
-        self._drawn: bool | None = None
 
     def decode(self, start: int, end: int) -> list[SampleFailure]:
-        with self._drawing:
-            if self._drawn is None:
-                self._drawn = self._decoder.draw(self.batch)
-        return self._decoder.decode_part(self.batch, start, end, drawn=self._drawn)
+        return self._decoder.decode_part(self.batch, start, end)
 
 
 class _ThreadStream:

@@ -1,6 +1,7 @@
 /* wellfed.pipeline.decode._jpeg: the Python face of jpegcodec.h. Limited API, so one build serves every Python >= 3.11. */
 #include <Python.h>
 
+#include "files.h"
 #include "jpegcheck.h"
 #include "jpegcodec.h"
 #include "jpegheader.h"
@@ -34,6 +35,51 @@ static int hold_images(PyObject *images, Py_buffer *views, Py_ssize_t n, Py_ssiz
     return 0;
 }
 
+/* What to make of each of n pictures. */
+typedef struct {
+    Py_ssize_t n, picture;
+    int size, headroom;
+    wf_kernels kernels;
+    Py_buffer boxes, orientations, flips, out, status;
+} wf_chunk;
+
+static int chunk_of(wf_chunk *chunk, Py_ssize_t n, int size, int dct_scaling, int portable, PyObject *boxes, PyObject *orientations,
+                    PyObject *flips, PyObject *out, PyObject *status) {
+    if (size < 1 || size > 4096) {
+        PyErr_Format(PyExc_ValueError, "size must be between 1 and 4096, got %d", size);
+        return -1;
+    }
+    chunk->n = n;
+    chunk->size = size;
+    chunk->headroom = dct_scaling ? 1 : 0;
+    chunk->kernels = portable ? wf_kernels_portable() : wf_kernels_choose();
+    chunk->picture = (Py_ssize_t)size * size * 3;
+    if (n > PY_SSIZE_T_MAX / chunk->picture) {
+        PyErr_SetString(PyExc_ValueError, "too many images in one call");
+        return -1;
+    }
+    return get_buffer(boxes, &chunk->boxes, 0, n * 16, "boxes") || get_buffer(orientations, &chunk->orientations, 0, n, "orientations") ||
+                   get_buffer(flips, &chunk->flips, 0, n, "flips") || get_buffer(out, &chunk->out, 1, n * chunk->picture, "out") ||
+                   get_buffer(status, &chunk->status, 1, n * 4, "status")
+               ? -1
+               : 0;
+}
+
+static void chunk_release(wf_chunk *chunk) {
+    Py_buffer *const all[] = {&chunk->boxes, &chunk->orientations, &chunk->flips, &chunk->out, &chunk->status};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i]->obj) PyBuffer_Release(all[i]);
+}
+
+static int32_t chunk_decode(const wf_chunk *chunk, wf_decoder *decoder, Py_ssize_t i, const uint8_t *data, size_t length) {
+    wf_view view = {.orientation = ((const uint8_t *)chunk->orientations.buf)[i], .flip = ((const uint8_t *)chunk->flips.buf)[i],
+                    .width = chunk->size, .height = chunk->size, .headroom = chunk->headroom};
+    memcpy(view.box, (const char *)chunk->boxes.buf + i * 16, 16);
+    return wf_decode(decoder, data, length, &view, (uint8_t *)chunk->out.buf + i * chunk->picture);
+}
+
+static void chunk_say(const wf_chunk *chunk, Py_ssize_t i, int32_t code) { memcpy((char *)chunk->status.buf + i * 4, &code, 4); }
+
 PyDoc_STRVAR(decode_doc,
              "decode(images, boxes, orientations, flips, out, size, dct_scaling, portable, status) -> list[str]\n\n"
              "Decode, crop, resize and flip a chunk of JPEGs without the GIL.\n\n"
@@ -42,46 +88,31 @@ PyDoc_STRVAR(decode_doc,
              "1 unsupported, 2 corrupt, 3 out of memory, 4 box outside the picture. Returns libjpeg's message for each image.");
 
 static PyObject *decode(PyObject *self, PyObject *args) {
-    PyObject *images, *boxes_object, *orientations_object, *flips_object, *out_object, *status_object, *result = NULL;
+    PyObject *images, *boxes, *orientations, *flips, *out, *status, *result = NULL;
     int size, dct_scaling, portable;
     (void)self;
-    if (!PyArg_ParseTuple(args, "OOOOOippO", &images, &boxes_object, &orientations_object, &flips_object, &out_object, &size,
-                          &dct_scaling, &portable, &status_object))
+    if (!PyArg_ParseTuple(args, "OOOOOippO", &images, &boxes, &orientations, &flips, &out, &size, &dct_scaling, &portable, &status))
         return NULL;
-    Py_ssize_t n = PySequence_Size(images);
+    Py_ssize_t n = PySequence_Size(images), held = 0;
     if (n < 0) return NULL;
-    if (size < 1 || size > 4096) {
-        PyErr_Format(PyExc_ValueError, "size must be between 1 and 4096, got %d", size);
-        return NULL;
-    }
-    Py_ssize_t picture = (Py_ssize_t)size * size * 3;
-    if (n > PY_SSIZE_T_MAX / picture) {
-        PyErr_SetString(PyExc_ValueError, "too many images in one call");
-        return NULL;
-    }
-    Py_buffer boxes = {0}, orientations = {0}, flips = {0}, out = {0}, status = {0};
-    Py_buffer *views = calloc((size_t)n + 1, sizeof *views);
-    char(*messages)[200] = calloc((size_t)n + 1, sizeof *messages);
-    Py_ssize_t held = 0;
+    wf_chunk chunk = {0};
+    Py_buffer *views = NULL;
+    char(*messages)[200] = NULL;
+    if (chunk_of(&chunk, n, size, dct_scaling, portable, boxes, orientations, flips, out, status)) goto done;
+    views = calloc((size_t)n + 1, sizeof *views);
+    messages = calloc((size_t)n + 1, sizeof *messages);
     if (!views || !messages) {
         PyErr_NoMemory();
         goto done;
     }
-    if (get_buffer(boxes_object, &boxes, 0, n * 16, "boxes") || get_buffer(orientations_object, &orientations, 0, n, "orientations") ||
-        get_buffer(flips_object, &flips, 0, n, "flips") || get_buffer(out_object, &out, 1, n * picture, "out") ||
-        get_buffer(status_object, &status, 1, n * 4, "status"))
-        goto done;
     if (hold_images(images, views, n, &held)) goto done;
     int no_memory = 0;
     Py_BEGIN_ALLOW_THREADS
-    wf_decoder *decoder = wf_decoder_new(portable ? wf_kernels_portable() : wf_kernels_choose());
+    wf_decoder *decoder = wf_decoder_new(chunk.kernels);
     if (!decoder) no_memory = 1;
     for (Py_ssize_t i = 0; decoder && i < n; i++) {
-        wf_view view = {.orientation = ((const uint8_t *)orientations.buf)[i], .flip = ((const uint8_t *)flips.buf)[i],
-                        .width = size, .height = size, .headroom = dct_scaling ? 1 : 0};
-        memcpy(view.box, (const char *)boxes.buf + i * 16, 16);
-        int32_t code = wf_decode(decoder, views[i].buf, (size_t)views[i].len, &view, (uint8_t *)out.buf + i * picture);
-        memcpy((char *)status.buf + i * 4, &code, 4);
+        int32_t code = chunk_decode(&chunk, decoder, i, views[i].buf, (size_t)views[i].len);
+        chunk_say(&chunk, i, code);
         if (code) strncpy(messages[i], wf_decoder_message(decoder), sizeof messages[i] - 1);
     }
     wf_decoder_free(decoder);
@@ -97,13 +128,121 @@ static PyObject *decode(PyObject *self, PyObject *args) {
     }
 done:
     for (Py_ssize_t i = 0; i < held; i++) PyBuffer_Release(&views[i]);
-    if (boxes.obj) PyBuffer_Release(&boxes);
-    if (orientations.obj) PyBuffer_Release(&orientations);
-    if (flips.obj) PyBuffer_Release(&flips);
-    if (out.obj) PyBuffer_Release(&out);
-    if (status.obj) PyBuffer_Release(&status);
+    chunk_release(&chunk);
     free(views);
     free(messages);
+    return result;
+}
+
+/* Where n samples lie: a file descriptor (int32), an offset and a size (int64) each. */
+typedef struct {
+    Py_buffer descriptors, offsets, sizes;
+} wf_stretches;
+
+static int stretches_of(wf_stretches *stretches, PyObject *descriptors, PyObject *offsets, PyObject *sizes, Py_ssize_t *n) {
+    if (get_buffer(descriptors, &stretches->descriptors, 0, 0, "descriptors")) return -1;
+    *n = stretches->descriptors.len / 4;
+    return get_buffer(offsets, &stretches->offsets, 0, *n * 8, "offsets") || get_buffer(sizes, &stretches->sizes, 0, *n * 8, "sizes") ? -1 : 0;
+}
+
+static void stretches_release(wf_stretches *stretches) {
+    if (stretches->descriptors.obj) PyBuffer_Release(&stretches->descriptors);
+    if (stretches->offsets.obj) PyBuffer_Release(&stretches->offsets);
+    if (stretches->sizes.obj) PyBuffer_Release(&stretches->sizes);
+}
+
+static int64_t int64_at(const Py_buffer *values, Py_ssize_t i) {
+    int64_t value;
+    memcpy(&value, (const char *)values->buf + i * 8, 8);
+    return value;
+}
+
+/* Whether all of stretch i was read into `to`. */
+static int stretch_read(const wf_stretches *stretches, Py_ssize_t i, uint8_t *to) {
+    int32_t descriptor;
+    memcpy(&descriptor, (const char *)stretches->descriptors.buf + i * 4, 4);
+    size_t size = (size_t)int64_at(&stretches->sizes, i);
+    return wf_read(descriptor, int64_at(&stretches->offsets, i), to, size) == size;
+}
+
+PyDoc_STRVAR(decode_files_doc,
+             "decode_files(descriptors, offsets, sizes, boxes, orientations, flips, out, size, dct_scaling, portable, status) -> None\n\n"
+             "As decode, of n JPEGs that are read from open files, each when its turn comes, without the GIL.\n\n"
+             "descriptors: n int32. offsets, sizes: n int64, bytes. status: also 5, where the file did not give all its bytes.");
+
+static PyObject *decode_files(PyObject *self, PyObject *args) {
+    PyObject *descriptors, *offsets, *sizes, *boxes, *orientations, *flips, *out, *status, *result = NULL;
+    int size, dct_scaling, portable;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OOOOOOOippO", &descriptors, &offsets, &sizes, &boxes, &orientations, &flips, &out, &size, &dct_scaling,
+                          &portable, &status))
+        return NULL;
+    Py_ssize_t n = 0;
+    wf_chunk chunk = {0};
+    wf_stretches stretches = {0};
+    if (stretches_of(&stretches, descriptors, offsets, sizes, &n)) goto done;
+    if (chunk_of(&chunk, n, size, dct_scaling, portable, boxes, orientations, flips, out, status)) goto done;
+    int no_memory = 0;
+    Py_BEGIN_ALLOW_THREADS
+    wf_decoder *decoder = wf_decoder_new(chunk.kernels);
+    uint8_t *data = NULL;
+    int64_t room = 0;
+    if (!decoder) no_memory = 1;
+    for (Py_ssize_t i = 0; decoder && i < n; i++) {
+        int64_t length = int64_at(&stretches.sizes, i);
+        if (length > room) {
+            free(data);
+            room = length + length / 2;
+            data = malloc((size_t)room);
+            if (!data) room = 0;
+        }
+        int32_t code = length < 0 ? WF_UNREAD : length > room ? WF_MEMORY : WF_OK;
+        if (!code && !stretch_read(&stretches, i, data)) code = WF_UNREAD;
+        chunk_say(&chunk, i, code ? code : chunk_decode(&chunk, decoder, i, data, (size_t)length));
+    }
+    free(data);
+    wf_decoder_free(decoder);
+    Py_END_ALLOW_THREADS
+    if (no_memory) PyErr_NoMemory();
+    else result = Py_NewRef(Py_None);
+done:
+    stretches_release(&stretches);
+    chunk_release(&chunk);
+    return result;
+}
+
+PyDoc_STRVAR(read_files_doc,
+             "read_files(descriptors, offsets, sizes, out) -> int\n\n"
+             "Read n stretches of open files, one behind the other, into `out`, without the GIL.\n\n"
+             "descriptors: n int32. offsets, sizes: n int64, bytes. out: the sum of the sizes in bytes.\n"
+             "Returns how many were read whole, the first ones: n, or the place of one whose file did not give all its bytes.");
+
+static PyObject *read_files(PyObject *self, PyObject *args) {
+    PyObject *descriptors, *offsets, *sizes, *out_object, *result = NULL;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OOOO", &descriptors, &offsets, &sizes, &out_object)) return NULL;
+    Py_ssize_t n = 0, whole = 0;
+    wf_stretches stretches = {0};
+    Py_buffer out = {0};
+    if (stretches_of(&stretches, descriptors, offsets, sizes, &n)) goto done;
+    int64_t total = 0;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        int64_t length = int64_at(&stretches.sizes, i);
+        if (length < 0 || length > PY_SSIZE_T_MAX - total) {
+            PyErr_SetString(PyExc_ValueError, "sizes must be at least 0, and their sum that of a buffer");
+            goto done;
+        }
+        total += length;
+    }
+    if (get_buffer(out_object, &out, 1, (Py_ssize_t)total, "out")) goto done;
+    Py_BEGIN_ALLOW_THREADS
+    uint8_t *to = out.buf;
+    for (; whole < n && stretch_read(&stretches, whole, to); whole++) to += int64_at(&stretches.sizes, whole);
+    Py_END_ALLOW_THREADS
+    result = PyLong_FromSsize_t(whole);
+done:
+    stretches_release(&stretches);
+    if (out.obj) PyBuffer_Release(&out);
     return result;
 }
 
@@ -262,6 +401,8 @@ static PyObject *resize(PyObject *self, PyObject *args) {
 
 static PyMethodDef methods[] = {
     {"decode", decode, METH_VARARGS, decode_doc},
+    {"decode_files", decode_files, METH_VARARGS, decode_files_doc},
+    {"read_files", read_files, METH_VARARGS, read_files_doc},
     {"plain_header", plain_header, METH_O, plain_header_doc},
     {"ordinary", ordinary, METH_VARARGS, ordinary_doc},
     {"check", check, METH_O, check_doc},

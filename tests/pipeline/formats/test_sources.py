@@ -386,9 +386,13 @@ def test_more_shards_than_may_stay_open(tmp_path: Path, monkeypatch: pytest.Monk
     paths = [tmp_path / str(number) for number in range(5)]
     for path in paths:
         path.write_text(path.name)
-    held = shards.file(paths[0])
-    for path in paths[1:]:
-        shards.file(path)
+
+    def opened(number: int) -> webdataset._OpenFile:
+        return webdataset._OpenFile(paths[number])
+
+    held = shards.file(0, opened)
+    for number in range(1, 5):
+        shards.file(number, opened)
     assert len(shards._files) == 2
     # The first was let go of, but stays open for as long as somebody reads from it.
     assert os.pread(held.descriptor, 9, 0) == b"0"

@@ -17,7 +17,6 @@ from PIL import Image, ImageOps
 from wellfed.pipeline.config import LoaderConfig
 from wellfed.pipeline.errors import CorruptSampleError, DamagedDatasetError, DeviceError, MissingDependencyError
 from wellfed.pipeline.formats import open_source
-from wellfed.pipeline.loader import dali as dali_module
 from wellfed.pipeline.loader import device_engine as engine_module
 from wellfed.pipeline.loader import nvjpeg as nvjpeg_module
 from wellfed.pipeline.loader.batch import BatchDecoder, BatchTask, HostBatch
@@ -78,7 +77,7 @@ def pillow_pictures(encoded: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def make_nvjpeg() -> NvjpegDecoder:
-    return NvjpegDecoder(pillow_pictures, image_size=SIZE)
+    return NvjpegDecoder(pillow_pictures, image_size=SIZE, device=torch.device("cpu"))
 
 
 def make_dali() -> DaliDecoder:
@@ -249,13 +248,13 @@ def test_dalis_first_batch_is_a_full_one(
 ) -> None:
     # It shares later batches between the GPU's JPEG engines and its cores as the first one's size says.
     fed: list[int] = []
-    feed = dali_module._feed
+    feed = DaliDecoder._feed
 
-    def counted(pipeline: Any, crops: Crops) -> None:
+    def counted(self: DaliDecoder, pipeline: Any, crops: Crops) -> None:
         fed.append(len(crops))
-        feed(pipeline, crops)
+        feed(self, pipeline, crops)
 
-    monkeypatch.setattr(dali_module, "_feed", counted)
+    monkeypatch.setattr(DaliDecoder, "_feed", counted)
     library = make_dali()
     run(mixed_folder, library).batches(tasks([0, 1]))
     assert library._batch_size > 2

@@ -290,3 +290,16 @@ def test_lost_and_extra_files_of_lmdb_are_named(environment_folder: Path) -> Non
     (environment_folder / "data.mdb").unlink()
     (environment_folder / "wellfed.index.npy.bak").write_text("x")
     assert findings(environment_folder) == {("data.mdb", None), ("wellfed.index.npy.bak", None)}
+
+
+def test_a_member_of_a_size_that_no_file_has_is_a_finding(wds: Path) -> None:
+    # given a shard whose first header says 2**86 bytes in GNU's base-256 form, with the right checksum
+    shard = next(wds.rglob("*.tar"))
+    content = bytearray(shard.read_bytes())
+    content[124:136] = bytes([0x80]) + (1 << 86).to_bytes(11, "big")
+    content[148:156] = b" " * 8
+    content[148:156] = b"%06o\0 " % sum(content[:512])
+    shard.write_bytes(content)
+
+    found = str(verify(wds).problems)
+    assert "it must be a tar" in found

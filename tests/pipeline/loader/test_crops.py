@@ -50,7 +50,8 @@ def test_crops_do_not_depend_on_how_many_are_drawn_together(at_once: int, monkey
         assert np.array_equal(task.crops.flips, flips)
         assert task.crops.widths.tolist() == [300 + row for row in task.rows]
     # The same samples, another epoch.
-    assert given[0].crops is not None and given[2].crops is not None
+    assert given[0].crops is not None
+    assert given[2].crops is not None
     assert not np.array_equal(given[0].crops.boxes, given[2].crops.boxes)
 
 

@@ -14,8 +14,8 @@ from .operations import apply_groups, groups_of, to_device
 __all__ = ["ImageOutput"]
 
 AT_ONCE = 1 << 26
-"""Values of pictures (n x 3 x H x W) that are augmented at once on a CUDA device: 445 pictures of 224 pixels, 256 MiB as
-float32, and up to twice as much again while they are changed."""
+"""Values of pictures (n x 3 x H x W) that are augmented at once on a CUDA device: 445 pictures of 224 pixels, 256 MiB
+as float32, and up to twice as much again while they are changed."""
 
 Allocate = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
 """Memory for (shape, dtype) on the CPU, its contents undefined."""

@@ -1,0 +1,123 @@
+"""From a batch as it was decoded to the batch that is handed over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torchvision.transforms import v2
+
+from wellfed.pipeline.augment.draw import draw_rectangles
+from wellfed.pipeline.augment.output import ImageOutput, erase, inside
+from wellfed.pipeline.augmentations import ColorJitter, RandAugment, RandomErasing, as_normalization
+
+KEYS = np.arange(12, dtype=np.uint64)
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def output(**options: Any) -> ImageOutput:
+    if "normalize" in options:
+        options["normalize"] = as_normalization(options["normalize"], options["dtype"])
+    return ImageOutput(**{"image_size": 61, "seed": 5, **options})
+
+
+def test_without_anything_asked_for_the_batch_is_the_same_tensor(pictures: torch.Tensor) -> None:
+    assert output()(pictures, epoch=0, keys=KEYS) is pictures
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-6), ("float16", 2e-3), ("bfloat16", 1e-2)])
+@pytest.mark.parametrize("augmented", [False, True])
+def test_normalized_batches_are_torchvisions(
+    pictures: torch.Tensor, dtype: str, tolerance: float, augmented: bool
+) -> None:
+    # given an augmentation that leaves pixels alone, the other way through the code; then the same comes out
+    more = {"augmentations": [ColorJitter(brightness=(1, 1.0001), p=0.0)]} if augmented else {}
+    before = pictures.clone()
+
+    got = output(dtype=dtype, normalize="imagenet", **more)(pictures, epoch=0, keys=KEYS)
+
+    expected = v2.Normalize(MEAN, STD)(v2.ToDtype(torch.float32, scale=True)(pictures))
+    assert got.dtype == getattr(torch, dtype)
+    assert got.is_contiguous(memory_format=torch.channels_last)
+    # The largest value is 2.6, whose last bit in bfloat16 is a 64th.
+    torch.testing.assert_close(got.float(), expected, atol=tolerance, rtol=4e-3 if dtype != "float32" else 1e-6)
+    assert torch.equal(pictures, before)
+
+
+def test_the_documented_formula_holds_to_the_last_bit(pictures: torch.Tensor) -> None:
+    # numpy, one rounding after the other: scale and shift, product, sum, dtype.
+    values = pictures.numpy().astype(np.float32)
+    scale = (1 / (255 * np.array(STD))).astype(np.float32).reshape(3, 1, 1)
+    shift = (-np.array(MEAN) / np.array(STD)).astype(np.float32).reshape(3, 1, 1)
+    expected = values * scale + shift
+
+    got = output(dtype="float32", normalize=(MEAN, STD))(pictures, epoch=0, keys=KEYS)
+    half = output(dtype="float16", normalize=(MEAN, STD))(pictures, epoch=0, keys=KEYS)
+
+    assert np.array_equal(got.numpy(), expected)
+    assert np.array_equal(half.numpy(), expected.astype(np.float16))
+
+
+def test_a_floating_point_dtype_alone_divides_by_255(pictures: torch.Tensor) -> None:
+    got = output(dtype="float32")(pictures, epoch=0, keys=KEYS)
+
+    torch.testing.assert_close(got, pictures.float() / 255, atol=1e-7, rtol=0)
+    assert (float(got.min()), float(got.max())) == (0.0, 1.0)
+
+
+def test_augmented_uint8_and_augmented_floats_are_the_same_pictures(pictures: torch.Tensor) -> None:
+    augmentations = [ColorJitter(0.4, 0.4, 0.4, 0.1), RandAugment()]
+    as_bytes = output(augmentations=augmentations)(pictures, epoch=2, keys=KEYS)
+    as_floats = output(augmentations=augmentations, dtype="float32")(pictures, epoch=2, keys=KEYS)
+
+    assert as_bytes.dtype == torch.uint8
+    assert as_bytes.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(as_floats, output(dtype="float32")(as_bytes, epoch=0, keys=KEYS))
+    assert (as_bytes != pictures).float().mean() > 0.5
+
+
+def test_a_sample_comes_out_the_same_from_every_batch(pictures: torch.Tensor) -> None:
+    made = output(augmentations=[ColorJitter(0.4, 0.4, 0.4, 0.1), RandAugment(), RandomErasing(1.0)])
+    whole = made(pictures, epoch=1, keys=KEYS)
+
+    rows = [7, 3, 11]
+    some = made(pictures[rows].contiguous(memory_format=torch.channels_last), epoch=1, keys=KEYS[rows])
+
+    assert torch.equal(some, whole[rows])
+    assert not torch.equal(made(pictures, epoch=2, keys=KEYS), whole)
+
+
+@pytest.mark.parametrize("value", [0.0, 3.5, (1.0, -2.0, 0.25)])
+def test_erasing_is_torchvisions_at_the_drawn_rectangles_after_normalization(
+    pictures: torch.Tensor, value: Any
+) -> None:
+    erasing = RandomErasing(0.7, value=value)
+    ((_, boxes),) = draw_rectangles([erasing], seed=5, epoch=0, keys=KEYS, image_size=61)
+
+    got = output(augmentations=[erasing], dtype="float32", normalize="imagenet")(pictures, epoch=0, keys=KEYS)
+
+    plain = output(dtype="float32", normalize="imagenet")(pictures, epoch=0, keys=KEYS)
+    fill = torch.tensor(value).expand(3).view(3, 1, 1)
+    for place, (x, y, width, height) in enumerate(boxes.tolist()):
+        expected = v2.functional.erase(plain[place], y, x, height, width, fill) if width else plain[place]
+        assert torch.equal(got[place], expected)
+    assert 4 <= (boxes[:, 2] > 0).sum() < 12
+
+
+def test_the_mask_that_cuda_erases_by_is_the_rectangle() -> None:
+    boxes = torch.tensor([[1, 2, 3, 1], [0, 0, 0, 0], [4, 4, 1, 1]])
+
+    mask = inside(boxes, 5)
+
+    assert mask.nonzero().tolist() == [[0, 2, 1], [0, 2, 2], [0, 2, 3], [2, 4, 4]]
+
+
+def test_erasing_bytes_writes_bytes() -> None:
+    out = torch.full((2, 4, 4, 3), 9, dtype=torch.uint8)
+
+    erase(out, np.array([[0, 1, 2, 1], [0, 0, 0, 0]]), (1.0, 2.0, 255.0))
+
+    assert out[0, 1, 0].tolist() == [1, 2, 255]
+    assert int((out != 9).any(dim=3).sum()) == 2

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from ..augmentations import Augmentation, DtypeName, Normalization, RandomErasing
+from ..errors import UsageError
 from .draw import draw_rectangles, draw_steps
 from .operations import apply_groups, groups_of, to_device
 
@@ -86,9 +87,19 @@ class ImageOutput:
 
         Returns:
             `dtype`, shape (n, 3, S, S), channels-last memory, on the same device.
+
+        Raises:
+            UsageError: pictures of another dtype or shape.
         """
         if self.changes_nothing:
             return pictures
+        if pictures.dtype != torch.uint8 or pictures.shape[1:] != (3, self._size, self._size):
+            raise UsageError(
+                f"device_augment, dtype and normalize take images as they are decoded: uint8, 3 x {self._size} x "
+                f"{self._size}",
+                got=f"{pictures.dtype} of shape {tuple(pictures.shape)}",
+                remedy="Leave images uint8 and of that size in a transform of your own, or do all of it there.",
+            )
         source = pictures.permute(0, 2, 3, 1)
         if pictures.device.type == "cpu":
             out = self._allocate(tuple(source.shape), self._dtype)

@@ -12,6 +12,7 @@ from torchvision.transforms import v2
 from wellfed.pipeline.augment.draw import draw_rectangles
 from wellfed.pipeline.augment.output import ImageOutput, erase, inside
 from wellfed.pipeline.augmentations import ColorJitter, RandAugment, RandomErasing, as_normalization
+from wellfed.pipeline.errors import UsageError
 
 KEYS = np.arange(12, dtype=np.uint64)
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -112,6 +113,12 @@ def test_the_mask_that_cuda_erases_by_is_the_rectangle() -> None:
     mask = inside(boxes, 5)
 
     assert mask.nonzero().tolist() == [[0, 2, 1], [0, 2, 2], [0, 2, 3], [2, 4, 4]]
+
+
+@pytest.mark.parametrize("wrong", [torch.zeros(2, 3, 61, 61), torch.zeros(2, 3, 60, 61, dtype=torch.uint8)])
+def test_pictures_that_were_not_decoded_so_are_refused(wrong: torch.Tensor) -> None:
+    with pytest.raises(UsageError, match=r"uint8, 3 x 61 x 61; got torch\.\w+ of shape \(2, 3, 6"):
+        output(dtype="float32")(wrong, epoch=0, keys=KEYS[:2])
 
 
 def test_erasing_bytes_writes_bytes() -> None:

@@ -11,6 +11,7 @@ from ..augmentations import Augmentation, DtypeName, Normalization, RandomErasin
 from ..errors import UsageError
 from .draw import draw_rectangles, draw_steps
 from .operations import apply_groups, groups_of, to_device
+from .spread import spread
 
 __all__ = ["ImageOutput"]
 
@@ -35,7 +36,7 @@ class ImageOutput:
     On the CPU the product is rounded before the sum; CUDA may round once, at the end.
 
     On a CUDA device all runs on the current stream, and nothing waits for it. Pictures on the CPU are worked on one by
-    one, since one fits the processor's caches and a batch does not.
+    one in each of some threads, since one fits the processor's caches and a batch does not.
 
     Threads: one at a time.
 
@@ -66,17 +67,12 @@ class ImageOutput:
         self._seed, self._size = seed, image_size
         self._allocate = allocate
         self._constants: dict[torch.device, tuple[torch.Tensor, ...]] = {}
-        self._scratch: dict[tuple[int, ...], torch.Tensor] = {}
+        self._scratch: dict[tuple[int, tuple[int, ...]], torch.Tensor] = {}
 
     @property
     def changes_nothing(self) -> bool:
         """Whether pictures stay what they are."""
         return self._dtype == torch.uint8 and not self._augmentations
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of a value of the output."""
-        return self._dtype.itemsize
 
     def __call__(self, pictures: torch.Tensor, *, epoch: int, keys: np.ndarray) -> torch.Tensor:
         """The pictures as they are handed over; those given are not written to.
@@ -122,14 +118,18 @@ class ImageOutput:
         scale, shift = (each.view(3, 1, 1) for each in self._on(pictures.device)[:2])
         # Planes of float32: arithmetic on channels that lie side by side is slow on both kinds of device.
         if pictures.device.type == "cpu":
-            planes = self._working((1, 3, self._size, self._size))
-            for place in range(len(pictures)):
-                planes.copy_(pictures[place : place + 1])
-                apply_groups(planes, list(groups_of(steps, place, place + 1)))
-                if self._dtype != torch.uint8:
-                    planes.mul_(scale).add_(shift)
-                for channel in range(3):  # twice as fast as all at once
-                    out[place, :, :, channel].copy_(planes[0, channel])
+
+            def work(number: int, places: range) -> None:
+                planes = self._working(number, (1, 3, self._size, self._size))
+                for place in places:
+                    planes.copy_(pictures[place : place + 1])
+                    apply_groups(planes, list(groups_of(steps, place, place + 1)))
+                    if self._dtype != torch.uint8:
+                        planes.mul_(scale).add_(shift)
+                    for channel in range(3):  # twice as fast as all at once
+                        out[place, :, :, channel].copy_(planes[0, channel])
+
+            spread(work, len(pictures), pictures[0].numel())
             return
         at_once = max(1, AT_ONCE // (3 * self._size * self._size))
         for start in range(0, len(pictures), at_once):
@@ -151,19 +151,24 @@ class ImageOutput:
             # One kernel: it reads uint8, computes in float32 and writes the output's dtype.
             torch.addcmul(shift, rows, scale, out=to)
             return
-        scratch = self._working((self._size, self._size * 3))
-        for place in range(len(rows)):
-            working = to[place] if self._dtype == torch.float32 else scratch
-            working.copy_(rows[place])
-            working.mul_(scale).add_(shift)
-            if working is scratch:
-                to[place].copy_(working)
 
-    def _working(self, shape: tuple[int, ...]) -> torch.Tensor:
-        """float32 on the CPU that is used again for each picture."""
-        if shape not in self._scratch:
-            self._scratch[shape] = torch.empty(shape)
-        return self._scratch[shape]
+        def work(number: int, places: range) -> None:
+            scratch = self._working(number, (self._size, self._size * 3))
+            for place in places:
+                working = to[place] if self._dtype == torch.float32 else scratch
+                working.copy_(rows[place])
+                working.mul_(scale).add_(shift)
+                if working is scratch:
+                    to[place].copy_(working)
+
+        spread(work, len(rows), rows[0].numel())
+
+    def _working(self, number: int, shape: tuple[int, ...]) -> torch.Tensor:
+        """float32 on the CPU that a thread uses again for each picture."""
+        key = (number, shape)
+        if key not in self._scratch:
+            self._scratch[key] = torch.empty(shape)
+        return self._scratch[key]
 
     def _on(self, device: torch.device) -> tuple[torch.Tensor, ...]:
         """Scale and shift of each channel, and of each value of a row of pixels."""
@@ -184,10 +189,14 @@ def erase(out: torch.Tensor, boxes: np.ndarray, value: float | tuple[float, ...]
     values = value if isinstance(value, tuple) else (value,)
     channels = [out[..., number] for number in range(3)] if len(values) > 1 else [out]
     if out.device.type == "cpu":
-        for place in np.flatnonzero(boxes[:, 2]).tolist():
-            x, y, width, height = boxes[place].tolist()
-            for channel, each in zip(channels, values, strict=True):
-                channel[place, y : y + height, x : x + width].fill_(each)
+
+        def work(number: int, places: range) -> None:
+            for place in places:
+                x, y, width, height = boxes[place].tolist()
+                for channel, each in zip(channels, values, strict=True):
+                    channel[place, y : y + height, x : x + width].fill_(each)
+
+        spread(work, len(out), out[0].numel())
         return
     # A launch for each rectangle would take longer than going over the batch once.
     mask = inside(to_device(boxes, out.device), out.shape[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -9,11 +10,12 @@ import torch
 
 from ..augment.output import ImageOutput
 from ..config import LoaderConfig
-from ..errors import UsageError
+from ..errors import UsageError, words_of
 from .batch import HostBatch
 from .blocks import Blocks
+from .memory import does_not_fit
 
-__all__ = ["Finish", "Tensors", "make_finish"]
+__all__ = ["Finish", "Tensors", "finished_bytes", "make_finish"]
 
 Tensors = dict[str, torch.Tensor]
 Finish = Callable[[HostBatch, Tensors], Tensors]
@@ -22,6 +24,13 @@ device everything runs on the current stream."""
 
 SPARE_BATCHES = 4
 """Free batches of output that are kept: what a consumer drops comes back at once, so one or two are in use."""
+
+
+def finished_bytes(config: LoaderConfig, batch_size: int) -> int:
+    """Bytes of host memory of the images of a finished batch, beside those of the batch as it is decoded."""
+    if config.device != "cpu" or (config.dtype == "uint8" and not config.device_augment):
+        return 0
+    return batch_size * 3 * config.image_size**2 * getattr(torch, config.dtype).itemsize
 
 
 def make_finish(config: LoaderConfig) -> Finish | None:
@@ -34,10 +43,14 @@ def make_finish(config: LoaderConfig) -> Finish | None:
     blocks = Blocks(spare=SPARE_BATCHES)
 
     def allocate(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        if pin_memory:
-            # torch's caching allocator uses it again by itself.
-            return torch.empty(shape, dtype=dtype, pin_memory=True)
-        return blocks.uint8((*shape[:-1], shape[-1] * dtype.itemsize)).view(dtype)
+        try:
+            if pin_memory:
+                # torch's caching allocator uses it again by itself.
+                return torch.empty(shape, dtype=dtype, pin_memory=True)
+            return blocks.uint8((*shape[:-1], shape[-1] * dtype.itemsize)).view(dtype)
+        except (MemoryError, RuntimeError) as error:
+            # torch has no class for want of host memory; an empty tensor fails for nothing else.
+            raise does_not_fit(shape[0], math.prod(shape) * dtype.itemsize, words_of(error)) from error
 
     output = ImageOutput(
         dtype=config.dtype,

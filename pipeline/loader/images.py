@@ -17,7 +17,7 @@ from ..sampling import BatchPlan, EpochRows, Sampling, cut_batches, steps_left
 from .backend import Backend, BatchStream, open_backend
 from .batch import BatchDecoder, BatchTask, Decoded, HostBatch, Side
 from .device import check_device, deliver
-from .finish import make_finish
+from .finish import finished_bytes, make_finish
 from .memory import check_host_memory
 from .readahead import announced
 from .selection import make_sampling
@@ -102,7 +102,7 @@ class ImageLoader:
             batch_size = min(batch_size, self._samples)
         check_host_memory(
             batch_size=batch_size,
-            batch_bytes=decoder.batch_bytes(batch_size),
+            batch_bytes=decoder.batch_bytes(batch_size) + finished_bytes(config, batch_size),
             available_bytes=available_memory().value,
         )
         self._backend: Backend = open_backend(decoder, config)

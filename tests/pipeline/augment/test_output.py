@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from torchvision.transforms import v2
 
 from wellfed.pipeline.augment.draw import draw_rectangles
 from wellfed.pipeline.augment.output import ImageOutput, erase, inside
+from wellfed.pipeline.augment.spread import LEAST_VALUES
 from wellfed.pipeline.augmentations import ColorJitter, RandAugment, RandomErasing, as_normalization
 from wellfed.pipeline.errors import UsageError
 
@@ -128,3 +131,25 @@ def test_erasing_bytes_writes_bytes() -> None:
 
     assert out[0, 1, 0].tolist() == [1, 2, 255]
     assert int((out != 9).any(dim=3).sum()) == 2
+
+
+def test_threads_change_neither_pixels_nor_what_torch_uses_elsewhere(pictures: torch.Tensor) -> None:
+    # given a batch that is large enough for threads
+    large = pictures.repeat(1, 1, 3, 3).contiguous(memory_format=torch.channels_last)
+    assert large.numel() >= LEAST_VALUES
+    augmentations = [ColorJitter(0.4, 0.4, 0.4, 0.1), RandAugment(), RandomErasing(0.5)]
+    options: dict[str, Any] = {"augmentations": augmentations, "dtype": "bfloat16", "image_size": 183}
+    before = torch.get_num_threads()
+    got = []
+    try:
+        for threads in (1, 4):
+            torch.set_num_threads(threads)
+            got.append(output(**options)(large, epoch=0, keys=KEYS))
+            assert torch.get_num_threads() == threads
+            with ThreadPoolExecutor(1) as pool:
+                assert pool.submit(torch.get_num_threads).result() == threads
+    finally:
+        torch.set_num_threads(before)
+
+    assert torch.equal(*got)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("wellfed-augment")]

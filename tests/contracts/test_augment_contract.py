@@ -27,8 +27,8 @@ HAS_DALI = find_spec("nvidia") is not None and find_spec("nvidia.dali") is not N
 DALI = pytest.mark.skipif(not HAS_DALI, reason="needs NVIDIA DALI (pip install 'wellfed[dali]')")
 FIELDS = ("image", "class", "index", "key", "box", "flip", "valid")
 EVERYTHING = [ColorJitter(0.4, 0.4, 0.4, 0.1), RandomGrayscale(0.2), RandAugment(), RandomErasing(0.5)]
-NORMALIZED = {"device_augment": EVERYTHING, "dtype": "float32", "normalize": "imagenet"}
-COLOURS = {"device_augment": [ColorJitter(0.4, 0.4, 0.4, 0.1)]}
+NORMALIZED: dict[str, Any] = {"device_augment": EVERYTHING, "dtype": "float32", "normalize": "imagenet"}
+COLOURS: dict[str, Any] = {"device_augment": [ColorJitter(0.4, 0.4, 0.4, 0.1)]}
 
 Batches = list[dict[str, torch.Tensor]]
 

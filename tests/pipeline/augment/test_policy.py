@@ -42,7 +42,7 @@ def expected_values(name: str, step: float, size: int) -> list[float]:
     if name == "Solarize":
         return [255 * step, 0, 0, 0, 0, 0]
     cosine, sine = math.cos(math.radians(step)), math.sin(math.radians(step))
-    moves = {
+    moves: dict[str, list[float]] = {
         "ShearX": [1, step, step * size / 2, 0, 1, 0],
         "ShearY": [1, 0, 0, step, 1, step * size / 2],
         "TranslateX": [1, 0, -int(step), 0, 1, 0],

@@ -304,7 +304,7 @@ def as_normalization(given: Any, dtype: DtypeName) -> Normalization | None:
             got=f"normalize={given!r} with dtype='uint8'",
             remedy="Give dtype='float32', 'float16' or 'bfloat16', or leave normalize out.",
         )
-    if given == "imagenet":
+    if isinstance(given, str) and given == "imagenet":
         return IMAGENET
     if not _is_sequence(given) or len(given) != 2:
         raise ConfigError(
@@ -320,6 +320,7 @@ def as_normalization(given: Any, dtype: DtypeName) -> Normalization | None:
 
 
 def _three(what: str, value: Any, low: float) -> tuple[float, ...]:
+    value = value.tolist() if hasattr(value, "tolist") else value
     # As torchvision's Normalize: one number serves all channels.
     values = tuple(value) if _is_sequence(value) else (value,)
     if len(values) not in (1, CHANNELS):

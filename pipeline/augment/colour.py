@@ -132,9 +132,10 @@ def autocontrast(pictures: torch.Tensor) -> None:
     """Stretch each channel to 0 .. 255."""
     least = pictures.amin(dim=(2, 3), keepdim=True)
     most = pictures.amax(dim=(2, 3), keepdim=True)
-    flat = most == least
-    scale = torch.where(flat, 1.0, (most - least).mul_(1.0 / 255))
-    pictures.sub_(torch.where(flat, 0.0, least)).div_(scale).clamp_(0, 255).floor_()
+    # A flat channel stays as it is. No `torch.where` with numbers: on CUDA it would wait for their copy.
+    flat = torch.eq(most, least, out=torch.empty_like(most))
+    scale = (most - least).mul_(1.0 / 255).add_(flat)
+    pictures.sub_(least.mul_(flat.neg_().add_(1))).div_(scale).clamp_(0, 255).floor_()
 
 
 def equalize(pictures: torch.Tensor) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,14 +11,9 @@ import torch
 from ..augmentations import Augmentation, DtypeName, Normalization, RandomErasing
 from ..errors import UsageError
 from .draw import draw_rectangles, draw_steps
-from .operations import apply_groups, groups_of, to_device
-from .spread import spread
+from .ways import AtOnce, PictureByPicture, Way
 
 __all__ = ["ImageOutput"]
-
-AT_ONCE = 1 << 26
-"""Values of pictures (n x 3 x H x W) that are augmented at once on a CUDA device: 445 pictures of 224 pixels, 256 MiB
-as float32, and up to twice as much again while they are changed."""
 
 Allocate = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
 """Memory for (shape, dtype) on the CPU, its contents undefined."""
@@ -35,8 +31,7 @@ class ImageOutput:
     shift = -mean / std, each rounded to float32 once. So it is (x / 255 - mean) / std, or x / 255 without `normalize`.
     On the CPU the product is rounded before the sum; CUDA may round once, at the end.
 
-    On a CUDA device all runs on the current stream, and nothing waits for it. Pictures on the CPU are worked on one by
-    one in each of some threads, since one fits the processor's caches and a batch does not.
+    On a CUDA device all runs on the current stream, and nothing waits for it.
 
     Threads: one at a time.
 
@@ -61,13 +56,12 @@ class ImageOutput:
         mean, std = (np.array(each) for each in normalize or ((0.0,) * 3, (1.0,) * 3))
         self._scale = torch.from_numpy((1 / (255 * std)).astype(np.float32))
         self._shift = torch.from_numpy((-mean / std).astype(np.float32))
-        self._erasings = [each for each in augmentations if isinstance(each, RandomErasing)]
-        self._changes_pixels = len(self._erasings) < len(augmentations)
+        erasings = sum(isinstance(each, RandomErasing) for each in augmentations)
+        self._erases, self._changes_pixels = erasings > 0, erasings < len(augmentations)
         self._augmentations = augmentations
         self._seed, self._size = seed, image_size
         self._allocate = allocate
-        self._constants: dict[torch.device, tuple[torch.Tensor, ...]] = {}
-        self._scratch: dict[tuple[int, tuple[int, ...]], torch.Tensor] = {}
+        self._ways: dict[torch.device, Way] = {}
 
     @property
     def changes_nothing(self) -> bool:
@@ -96,118 +90,24 @@ class ImageOutput:
                 got=f"{pictures.dtype} of shape {tuple(pictures.shape)}",
                 remedy="Leave images uint8 and of that size in a transform of your own, or do all of it there.",
             )
-        source = pictures.permute(0, 2, 3, 1)
-        if pictures.device.type == "cpu":
-            out = self._allocate(tuple(source.shape), self._dtype)
-        else:
-            out = torch.empty(source.shape, dtype=self._dtype, device=pictures.device)
+        on_cpu = pictures.device.type == "cpu"
+        shape = (len(pictures), self._size, self._size, 3)
+        out = self._allocate(shape, self._dtype) if on_cpu else pictures.new_empty(shape, dtype=self._dtype)
+        way = self._way(pictures.device)
+        drawn: dict[str, Any] = {"seed": self._seed, "epoch": epoch, "keys": keys, "image_size": self._size}
         if self._changes_pixels:
-            self._augment(pictures, out, epoch, keys)
-        elif self._dtype == torch.uint8:
-            out.copy_(source)
+            way.augment(pictures, out, draw_steps(self._augmentations, **drawn))
+        elif out.is_floating_point():
+            way.normalize(pictures, out)
         else:
-            self._normalize(source, out)
-        if self._erasings:
-            drawn = draw_rectangles(self._augmentations, seed=self._seed, epoch=epoch, keys=keys, image_size=self._size)
-            for erasing, boxes in drawn:
-                erase(out, boxes, erasing.value)
+            out.copy_(pictures.permute(0, 2, 3, 1))
+        if self._erases:
+            for erasing, boxes in draw_rectangles(self._augmentations, **drawn):
+                way.erase(out, boxes, erasing.value)
         return out.permute(0, 3, 1, 2)
 
-    def _augment(self, pictures: torch.Tensor, out: torch.Tensor, epoch: int, keys: np.ndarray) -> None:
-        steps = draw_steps(self._augmentations, seed=self._seed, epoch=epoch, keys=keys, image_size=self._size)
-        scale, shift = (each.view(3, 1, 1) for each in self._on(pictures.device)[:2])
-        # Planes of float32: arithmetic on channels that lie side by side is slow on both kinds of device.
-        if pictures.device.type == "cpu":
-
-            def work(number: int, places: range) -> None:
-                planes = self._working(number, (1, 3, self._size, self._size))
-                for place in places:
-                    planes.copy_(pictures[place : place + 1])
-                    apply_groups(planes, list(groups_of(steps, place, place + 1)))
-                    if self._dtype != torch.uint8:
-                        planes.mul_(scale).add_(shift)
-                    for channel in range(3):  # twice as fast as all at once
-                        out[place, :, :, channel].copy_(planes[0, channel])
-
-            spread(work, len(pictures), pictures[0].numel())
-            return
-        at_once = max(1, AT_ONCE // (3 * self._size * self._size))
-        for start in range(0, len(pictures), at_once):
-            stop = min(start + at_once, len(pictures))
-            planes = pictures[start:stop].to(torch.float32, memory_format=torch.contiguous_format)
-            apply_groups(planes, list(groups_of(steps, start, stop)))
-            written = out[start:stop].permute(0, 3, 1, 2)
-            if self._dtype == torch.uint8:
-                written.copy_(planes)
-            else:
-                torch.addcmul(shift, planes, scale, out=written)
-
-    def _normalize(self, source: torch.Tensor, out: torch.Tensor) -> None:
-        """From uint8 of shape (n, S, S, 3) into `out`, as contiguous rows of pixels."""
-        _, _, scale, shift = self._on(source.device)
-        rows = source.reshape(len(source), self._size, self._size * 3)
-        to = out.view(rows.shape)
-        if source.device.type != "cpu":
-            # One kernel: it reads uint8, computes in float32 and writes the output's dtype.
-            torch.addcmul(shift, rows, scale, out=to)
-            return
-
-        def work(number: int, places: range) -> None:
-            scratch = self._working(number, (self._size, self._size * 3))
-            for place in places:
-                working = to[place] if self._dtype == torch.float32 else scratch
-                working.copy_(rows[place])
-                working.mul_(scale).add_(shift)
-                if working is scratch:
-                    to[place].copy_(working)
-
-        spread(work, len(rows), rows[0].numel())
-
-    def _working(self, number: int, shape: tuple[int, ...]) -> torch.Tensor:
-        """float32 on the CPU that a thread uses again for each picture."""
-        key = (number, shape)
-        if key not in self._scratch:
-            self._scratch[key] = torch.empty(shape)
-        return self._scratch[key]
-
-    def _on(self, device: torch.device) -> tuple[torch.Tensor, ...]:
-        """Scale and shift of each channel, and of each value of a row of pixels."""
-        if device not in self._constants:
-            scale, shift = self._scale.to(device), self._shift.to(device)
-            self._constants[device] = (scale, shift, scale.repeat(self._size), shift.repeat(self._size))
-        return self._constants[device]
-
-
-def erase(out: torch.Tensor, boxes: np.ndarray, value: float | tuple[float, ...]) -> None:
-    """Overwrite a rectangle of each picture.
-
-    Args:
-        out: shape (n, S, S, 3).
-        boxes: x, y, width, height; width 0 is none; int64, shape (n, 4).
-        value: a number, or one for each channel.
-    """
-    values = value if isinstance(value, tuple) else (value,)
-    channels = [out[..., number] for number in range(3)] if len(values) > 1 else [out]
-    if out.device.type == "cpu":
-
-        def work(number: int, places: range) -> None:
-            for place in places:
-                x, y, width, height = boxes[place].tolist()
-                for channel, each in zip(channels, values, strict=True):
-                    channel[place, y : y + height, x : x + width].fill_(each)
-
-        spread(work, len(out), out[0].numel())
-        return
-    # A launch for each rectangle would take longer than going over the batch once.
-    mask = inside(to_device(boxes, out.device), out.shape[1])
-    for channel, each in zip(channels, values, strict=True):
-        channel.masked_fill_(mask if channel.ndim == 3 else mask.unsqueeze(3), each)
-
-
-def inside(boxes: torch.Tensor, size: int) -> torch.Tensor:
-    """Which pixels lie in each picture's box: bool, shape (n, S, S)."""
-    x, y, width, height = boxes.unsqueeze(2).unbind(1)
-    places = torch.arange(size, device=boxes.device).unsqueeze(0)
-    rows = (places >= y) & (places < y + height)
-    columns = (places >= x) & (places < x + width)
-    return rows.unsqueeze(2) & columns.unsqueeze(1)
+    def _way(self, device: torch.device) -> Way:
+        if device not in self._ways:
+            kind = PictureByPicture if device.type == "cpu" else AtOnce
+            self._ways[device] = kind(self._scale.to(device), self._shift.to(device), self._size)
+        return self._ways[device]

@@ -28,7 +28,7 @@ SPARE_BATCHES = 4
 
 def finished_bytes(config: LoaderConfig, batch_size: int) -> int:
     """Bytes of host memory of the images of a finished batch, beside those of the batch as it is decoded."""
-    if config.device != "cpu" or (config.dtype == "uint8" and not config.device_augment):
+    if torch.device(config.device).type != "cpu" or (config.dtype == "uint8" and not config.device_augment):
         return 0
     return batch_size * 3 * config.image_size**2 * getattr(torch, config.dtype).itemsize
 
@@ -39,7 +39,7 @@ def make_finish(config: LoaderConfig) -> Finish | None:
     Raises:
         UsageError: augmentation or normalization of images that the batches do not hold.
     """
-    pin_memory = config.device == "cpu" and config.settings.pin_memory and torch.cuda.is_available()
+    pin_memory = torch.device(config.device).type == "cpu" and config.settings.pin_memory and torch.cuda.is_available()
     blocks = Blocks(spare=SPARE_BATCHES)
 
     def allocate(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -88,6 +89,8 @@ def test_dtypes_may_be_torchs_and_deviations_one_for_all_channels() -> None:
 
     assert config.dtype == "bfloat16"
     assert config.normalize == ((0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+    arrays = LoaderConfig(settings=SETTINGS, dtype="float32", normalize=(np.array([0.5, 0.25, 0.125]), torch.ones(3)))  # type: ignore[arg-type]
+    assert arrays.normalize == ((0.5, 0.25, 0.125), (1.0, 1.0, 1.0))
     imagenet = LoaderConfig(settings=SETTINGS, dtype="float16", normalize="imagenet")  # type: ignore[arg-type]
     assert imagenet.normalize == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 

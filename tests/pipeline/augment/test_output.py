@@ -11,13 +11,16 @@ import pytest
 import torch
 from torchvision.transforms import v2
 
+from wellfed.pipeline.augment import output as output_module
+from wellfed.pipeline.augment import ways
 from wellfed.pipeline.augment.draw import draw_rectangles
-from wellfed.pipeline.augment.output import ImageOutput, erase, inside
+from wellfed.pipeline.augment.output import ImageOutput
 from wellfed.pipeline.augment.spread import LEAST_VALUES
-from wellfed.pipeline.augmentations import ColorJitter, RandAugment, RandomErasing, as_normalization
+from wellfed.pipeline.augmentations import ColorJitter, RandAugment, RandomErasing, RandomGrayscale, as_normalization
 from wellfed.pipeline.errors import UsageError
 
 KEYS = np.arange(12, dtype=np.uint64)
+AUGMENTATIONS = [ColorJitter(0.4, 0.4, 0.4, 0.1), RandomGrayscale(0.3), RandAugment()]
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -110,12 +113,28 @@ def test_erasing_is_torchvisions_at_the_drawn_rectangles_after_normalization(
     assert 4 <= (boxes[:, 2] > 0).sum() < 12
 
 
-def test_the_mask_that_cuda_erases_by_is_the_rectangle() -> None:
-    boxes = torch.tensor([[1, 2, 3, 1], [0, 0, 0, 0], [4, 4, 1, 1]])
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "bfloat16"])
+@pytest.mark.parametrize("augmentations", [[], AUGMENTATIONS, [RandomErasing(0.7, value=(1.0, 2.0, 3.0))]])
+def test_the_way_of_cuda_gives_what_that_of_the_cpu_does(
+    pictures: torch.Tensor, monkeypatch: pytest.MonkeyPatch, dtype: str, augmentations: list[Any]
+) -> None:
+    options: dict[str, Any] = {"dtype": dtype, "augmentations": augmentations}
+    if dtype != "uint8":
+        options["normalize"] = "imagenet"
+    by_picture = output(**options)(pictures, epoch=0, keys=KEYS)
 
-    mask = inside(boxes, 5)
+    # The batch in three parts, as one that is too large for the device at once.
+    monkeypatch.setattr(ways, "AT_ONCE", 5 * 3 * 61 * 61)
+    monkeypatch.setattr(output_module, "PictureByPicture", ways.AtOnce)
+    at_once = output(**options)(pictures, epoch=0, keys=KEYS)
 
-    assert mask.nonzero().tolist() == [[0, 2, 1], [0, 2, 2], [0, 2, 3], [2, 4, 4]]
+    assert at_once.is_contiguous(memory_format=torch.channels_last)
+    if dtype == "uint8":
+        assert torch.equal(at_once, by_picture)
+    else:
+        # A multiply-add rounds once or twice.
+        tolerance = {"float32": 1e-6, "bfloat16": 2**-7}[dtype]
+        torch.testing.assert_close(at_once, by_picture, atol=tolerance, rtol=tolerance)
 
 
 @pytest.mark.parametrize("wrong", [torch.zeros(2, 3, 61, 61), torch.zeros(2, 3, 60, 61, dtype=torch.uint8)])
@@ -124,11 +143,13 @@ def test_pictures_that_were_not_decoded_so_are_refused(wrong: torch.Tensor) -> N
         output(dtype="float32")(wrong, epoch=0, keys=KEYS[:2])
 
 
-def test_erasing_bytes_writes_bytes() -> None:
+@pytest.mark.parametrize("way", [ways.PictureByPicture, ways.AtOnce])
+def test_erasing_bytes_writes_bytes(way: Any) -> None:
     out = torch.full((2, 4, 4, 3), 9, dtype=torch.uint8)
 
-    erase(out, np.array([[0, 1, 2, 1], [0, 0, 0, 0]]), (1.0, 2.0, 255.0))
+    way(torch.ones(3), torch.zeros(3), 4).erase(out, np.array([[0, 1, 2, 1], [0, 0, 0, 0]]), (1.0, 2.0, 255.0))
 
+    assert out[0, 1, :, 0].tolist() == [1, 1, 9, 9]
     assert out[0, 1, 0].tolist() == [1, 2, 255]
     assert int((out != 9).any(dim=3).sum()) == 2
 

@@ -68,7 +68,7 @@ class ImageOutput:
         """Whether pictures stay what they are."""
         return self._dtype == torch.uint8 and not self._augmentations
 
-    def __call__(self, pictures: torch.Tensor, *, epoch: int, keys: np.ndarray) -> torch.Tensor:
+    def __call__(self, pictures: Any, *, epoch: int, keys: np.ndarray) -> torch.Tensor:
         """The pictures as they are handed over; those given are not written to.
 
         Args:
@@ -79,17 +79,14 @@ class ImageOutput:
             `dtype`, shape (n, 3, S, S), channels-last memory, on the same device.
 
         Raises:
-            UsageError: pictures of another dtype or shape.
+            UsageError: something else than such pictures.
         """
+        if not isinstance(pictures, torch.Tensor):
+            raise self._unlike(type(pictures).__name__)
         if self.changes_nothing:
             return pictures
         if pictures.dtype != torch.uint8 or pictures.shape[1:] != (3, self._size, self._size):
-            raise UsageError(
-                f"device_augment, dtype and normalize take images as they are decoded: uint8, 3 x {self._size} x "
-                f"{self._size}",
-                got=f"{pictures.dtype} of shape {tuple(pictures.shape)}",
-                remedy="Leave images uint8 and of that size in a transform of your own, or do all of it there.",
-            )
+            raise self._unlike(f"{pictures.dtype} of shape {tuple(pictures.shape)}")
         on_cpu = pictures.device.type == "cpu"
         shape = (len(pictures), self._size, self._size, 3)
         out = self._allocate(shape, self._dtype) if on_cpu else pictures.new_empty(shape, dtype=self._dtype)
@@ -111,3 +108,11 @@ class ImageOutput:
             kind = PictureByPicture if device.type == "cpu" else AtOnce
             self._ways[device] = kind(self._scale.to(device), self._shift.to(device), self._size)
         return self._ways[device]
+
+    def _unlike(self, got: str) -> UsageError:
+        return UsageError(
+            "device_augment, dtype and normalize take images as they are decoded: uint8, "
+            f"3 x {self._size} x {self._size}",
+            got=got,
+            remedy="Leave images uint8 and of that size in a transform of your own, or do all of it there.",
+        )

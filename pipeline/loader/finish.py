@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from .memory import does_not_fit
 
 __all__ = ["Finish", "Tensors", "finished_bytes", "make_finish"]
 
-Tensors = dict[str, torch.Tensor]
+Tensors = dict[str, Any]
 Finish = Callable[[HostBatch, Tensors], Tensors]
 """From a batch and those of its tensors that the consumer gets, on their device, to what is handed over; on a CUDA
 device everything runs on the current stream."""
@@ -71,6 +72,6 @@ def make_finish(config: LoaderConfig) -> Finish | None:
 
     def finish(batch: HostBatch, tensors: Tensors) -> Tensors:
         keys = batch.task.crop_keys(batch.keys.numpy().astype(np.uint64))
-        return {**tensors, "image": output(tensors["image"], epoch=batch.task.epoch, keys=keys)}
+        return {**tensors, "image": output(tensors.get("image"), epoch=batch.task.epoch, keys=keys)}
 
     return finish

@@ -141,6 +141,8 @@ def test_the_way_of_cuda_gives_what_that_of_the_cpu_does(
 def test_pictures_that_were_not_decoded_so_are_refused(wrong: torch.Tensor) -> None:
     with pytest.raises(UsageError, match=r"uint8, 3 x 61 x 61; got torch\.\w+ of shape \(2, 3, 6"):
         output(dtype="float32")(wrong, epoch=0, keys=KEYS[:2])
+    with pytest.raises(UsageError, match=r"as they are decoded.*got 'list'"):
+        output(dtype="float32")([wrong], epoch=0, keys=KEYS[:2])
 
 
 @pytest.mark.parametrize("way", [ways.PictureByPicture, ways.AtOnce])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from .lazy import lazy_names
 
 if TYPE_CHECKING:
+    from .augmentations import ColorJitter, RandAugment, RandomErasing, RandomGrayscale, TrivialAugmentWide
     from .config import LoaderConfig, LoaderSettings, TunedConfig, TuneRequest
     from .errors import WellfedError
     from .formats import Mix, Source, open_source
@@ -17,11 +18,16 @@ if TYPE_CHECKING:
     from .version import __version__ as __version__
 
 __all__ = [
+    "ColorJitter",
     "DataLoader",
     "LoaderConfig",
     "LoaderSettings",
     "Mix",
+    "RandAugment",
+    "RandomErasing",
+    "RandomGrayscale",
     "Source",
+    "TrivialAugmentWide",
     "TuneRequest",
     "TunedConfig",
     "WellfedError",
@@ -29,11 +35,16 @@ __all__ = [
 ]
 
 _HOME = {
+    "ColorJitter": "augmentations",
     "DataLoader": "loader",
     "LoaderConfig": "config",
     "LoaderSettings": "config",
     "Mix": "formats",
+    "RandAugment": "augmentations",
+    "RandomErasing": "augmentations",
+    "RandomGrayscale": "augmentations",
     "Source": "formats",
+    "TrivialAugmentWide": "augmentations",
     "TuneRequest": "config",
     "TunedConfig": "config",
     "WellfedError": "errors",

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, get_args
 
+from .augmentations import Augmentation, DtypeName, Normalization, as_augmentations, as_dtype, as_normalization
 from .errors import ConfigError, SchemaVersionError
 
 __all__ = [
@@ -243,6 +244,9 @@ class LoaderConfig(_Json):
         decode: "fast" lets libjpeg halve, quarter or eighth a JPEG while it decodes, where the crop stays at least as
             large as image_size in both directions; "exact" decodes every crop at full size. Crops are the same.
         image_size: height and width of the images in a batch, pixels.
+        device_augment: augmentations of whole batches on the device, with parameters from (seed, epoch, key).
+        dtype: of the images; floating-point ones are divided by 255.
+        normalize: mean and standard deviation of the channels in units of 0 to 1, or "imagenet"; None for none.
         fields: None gives (images, labels) pairs, otherwise dictionaries of these fields.
         on_error: raise on a corrupt sample, or fill its place from the same batch and count it.
         rank, world_size: which part of each global batch is this process's.
@@ -263,6 +267,9 @@ class LoaderConfig(_Json):
     augment: Augment = "eval"
     decode: DecodeMode = "fast"
     image_size: int = 224
+    device_augment: tuple[Augmentation, ...] = ()
+    dtype: DtypeName = "uint8"
+    normalize: Normalization | None = None
     fields: tuple[str, ...] | None = None
     on_error: OnError = "raise"
     rank: int = 0
@@ -290,6 +297,9 @@ class LoaderConfig(_Json):
                 remedy="Choose one of those backends, or leave decode out.",
             )
         _check_int("image_size", self.image_size, 1, 4096)
+        object.__setattr__(self, "dtype", as_dtype(self.dtype))
+        object.__setattr__(self, "device_augment", as_augmentations(self.device_augment, self.dtype))
+        object.__setattr__(self, "normalize", as_normalization(self.normalize, self.dtype))
         if self.fields is not None:
             object.__setattr__(self, "fields", _as_tuple("fields", self.fields))
             if not self.fields:

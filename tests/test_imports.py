@@ -19,12 +19,14 @@ SOURCES = sorted(path for package in PACKAGES for path in (REPOSITORY / package)
 # Each layer may import itself and what stands below it. `demo` makes its pictures and is run by the command line.
 ALLOWED = {
     "errors": set(),
-    "config": {"errors"},
+    "augmentations": {"errors"},
+    "config": {"augmentations", "errors"},
     "hardware": {"config", "errors"},
     "formats": {"config", "errors"},
     "sampling": {"config", "errors"},
     "decode": {"formats", "sampling", "hardware", "config", "errors"},
-    "loader": {"decode", "formats", "sampling", "hardware", "config", "errors"},
+    "augment": {"augmentations", "sampling", "config", "errors"},
+    "loader": {"augment", "decode", "formats", "sampling", "hardware", "config", "errors"},
     "training": {"loader", "decode", "formats", "sampling", "hardware", "config", "errors"},
     "tune": {"training", "loader", "decode", "formats", "sampling", "hardware", "config", "errors"},
     "report": {"tune", "training", "loader", "decode", "formats", "sampling", "hardware", "config", "errors"},

@@ -18,11 +18,16 @@ import wellfed.pipeline
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 PIPELINE = [
+    "ColorJitter",
     "DataLoader",
     "LoaderConfig",
     "LoaderSettings",
     "Mix",
+    "RandAugment",
+    "RandomErasing",
+    "RandomGrayscale",
     "Source",
+    "TrivialAugmentWide",
     "TuneRequest",
     "TunedConfig",
     "WellfedError",

@@ -10,10 +10,10 @@ import torch
 from ..errors import DeviceError
 from .backend import BatchStream
 from .batch import HostBatch
+from .finish import Finish, Tensors
 
 __all__ = ["Delivery", "check_device", "deliver"]
 
-Tensors = dict[str, torch.Tensor]
 Delivery = tuple[HostBatch, Tensors]
 
 
@@ -43,19 +43,31 @@ def check_device(name: str) -> torch.device:
     return device
 
 
-def deliver(stream: BatchStream, device: torch.device, select: Callable[[HostBatch], Tensors]) -> Iterator[Delivery]:
+def deliver(
+    stream: BatchStream,
+    device: torch.device,
+    select: Callable[[HostBatch], Tensors],
+    finish: Finish | None = None,
+) -> Iterator[Delivery]:
     """Batches with the selected tensors on the device.
 
     Args:
         select: the tensors of a batch that the consumer gets.
+        finish: what becomes of them there, ahead of the consumer like the copy, and on its stream.
     """
+    if finish is None:
+        finish = _unchanged
     if device.type == "cpu":
-        return ((batch, select(batch)) for batch in stream)
-    return _deliver_to_cuda(stream, device, select)
+        return ((batch, finish(batch, select(batch))) for batch in stream)
+    return _deliver_to_cuda(stream, device, select, finish)
+
+
+def _unchanged(batch: HostBatch, tensors: Tensors) -> Tensors:
+    return tensors
 
 
 def _deliver_to_cuda(
-    stream: BatchStream, device: torch.device, select: Callable[[HostBatch], Tensors]
+    stream: BatchStream, device: torch.device, select: Callable[[HostBatch], Tensors], finish: Finish
 ) -> Iterator[Delivery]:
     copies = torch.cuda.Stream(device)
 
@@ -65,6 +77,10 @@ def _deliver_to_cuda(
                 copies.wait_event(batch.made)
             # From page-locked memory these return at once; torch keeps the host memory until the copy is done.
             there = {name: tensor.to(device, non_blocking=True) for name, tensor in select(batch).items()}
+            for tensor in there.values():
+                # What a backend decoded on the device is its stream's memory, and may be let go of below.
+                tensor.record_stream(copies)
+            there = finish(batch, there)
             done = torch.cuda.Event()
             done.record(copies)
         return batch, there, done

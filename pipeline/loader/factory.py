@@ -38,11 +38,14 @@ _OURS = (
     "balance",
     "decode",
     "device",
+    "device_augment",
+    "dtype",
     "fields",
     "gpu_share",
     "hw_decoder_load",
     "hybrid_schedule",
     "image_size",
+    "normalize",
     "on_error",
     "order",
     "rank",
@@ -101,6 +104,11 @@ def DataLoader(source: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N802 (to
         decode: "fast" (the default) lets libjpeg reduce JPEGs whose crop is at least twice image_size in both
             directions; "exact" never does. docs/loading.md has what each differs from Pillow.
         image_size: pixels.
+        device_augment: augmentations of whole batches on the device, after crop and flip, such as
+            `[ColorJitter(0.4, 0.4, 0.4, 0.1), RandAugment(), RandomErasing(0.25)]`, from wellfed.pipeline; drawn for
+            each sample from (seed, epoch, key).
+        dtype: "uint8", or "float32", "float16" or "bfloat16" (or torch's objects), of images that are divided by 255.
+        normalize: "imagenet" or (mean, std), as torchvision's Normalize takes; with a floating-point dtype.
         fields: None gives (images, labels); otherwise dictionaries of these fields, see `ImageLoader`.
         on_error: "raise" on a corrupt sample, or "skip": fill its place from the batch and count it.
         rank, world_size: left out, from torch.distributed, else from RANK and WORLD_SIZE, else one rank.
@@ -237,6 +245,9 @@ def _config(source: Source, given: Mapping[str, Any]) -> LoaderConfig:
         "balance",
         "augment",
         "decode",
+        "device_augment",
+        "dtype",
+        "normalize",
         "on_error",
         "multiprocessing_context",
         "timeout",

@@ -18,6 +18,7 @@ from .backend import Backend, BatchStream, open_backend
 from .batch import BatchDecoder, BatchTask, Decoded, HostBatch, Side
 from .crops import drawn_ahead
 from .device import check_device, deliver
+from .finish import finished_bytes, make_finish
 from .memory import check_host_memory
 from .readahead import announced
 from .selection import make_sampling
@@ -44,6 +45,9 @@ class ImageLoader:
     `key` (int64), `box` (x, y, width, height in the EXIF-oriented picture; int32, shape (b, 4)), `flip` (bool) and
     `valid` (bool; False for repeats that pad the last batch, and for places filled instead of a corrupt sample).
     A batch belongs to its receiver: it is never written again.
+
+    With `device_augment`, `dtype` and `normalize` images come augmented, normalized and of that dtype; see
+    `augment.output.ImageOutput`.
 
     With persistent workers the next epoch's first batches are decoded while the last ones of this epoch are used.
 
@@ -80,6 +84,7 @@ class ImageLoader:
         self.decoded: dict[Side, Decoded] = {"cpu": Decoded(), "gpu": Decoded()}
         """What the CPU path, and what DALI or nvJPEG decoded, in the batches handed over so far."""
         self._device = check_device(config.device)
+        self._finish = make_finish(config)
         self._samples = self._sampling.samples
         if config.tail == "drop" and self._steps(0, 0) == 0:
             # Says that the dataset is too small now and not in the first epoch.
@@ -99,7 +104,7 @@ class ImageLoader:
             batch_size = min(batch_size, self._samples)
         check_host_memory(
             batch_size=batch_size,
-            batch_bytes=decoder.batch_bytes(batch_size),
+            batch_bytes=decoder.batch_bytes(batch_size) + finished_bytes(config, batch_size),
             available_bytes=available_memory().value,
         )
         self._backend: Backend = open_backend(decoder, config)
@@ -153,7 +158,7 @@ class ImageLoader:
 
     def _iterate(self, place: _Place, stream: BatchStream, token: object) -> Iterator[Batch]:
         steps = self._steps(place.position, self.config.rank)
-        delivered = deliver(_Limited(stream, steps), self._device, self._select)
+        delivered = deliver(_Limited(stream, steps), self._device, self._select, self._finish)
         ended = False
         try:
             for _ in range(steps):

@@ -26,6 +26,7 @@ PIPELINE = [
     "TuneRequest",
     "TunedConfig",
     "WellfedError",
+    "as_torch_loader",
     "open_source",
 ]
 ERRORS = {

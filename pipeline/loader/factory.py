@@ -7,13 +7,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_args, overload
 
-import torch.distributed
-
 from ..config import BackendName, LoaderConfig, LoaderSettings, TunedConfig
 from ..errors import ConfigError, UsageError
 from ..formats import Source, open_source
 from .images import ImageLoader
 from .passthrough import TORCH_POSITIONAL, stateful_loader, with_tuned
+from .ranks import found_ranks
 from .tuned import check_tuned, load_tuned
 
 __all__ = ["DataLoader", "make_loader"]
@@ -213,6 +212,7 @@ def _stored(source: str | Path | Source, arguments: dict[str, Any]) -> ImageLoad
             opened,
             config,
             owns_source=opened is not source,
+            follows_ranks=given.get("rank") is None,
             subset=given.get("subset"),
             weights=given.get("weights"),
         )
@@ -228,7 +228,7 @@ def _config(source: Source, given: Mapping[str, Any]) -> LoaderConfig:
     if given.get("tuned") is not None:
         tuned = load_tuned(given["tuned"])
         check_tuned(tuned, machine=_machine(), source=source, image_size=image_size)
-    rank, world_size = _ranks(given.get("rank"), given.get("world_size"))
+    rank, world_size = found_ranks(given.get("rank"), given.get("world_size"))
     device = str(given.get("device", "cpu"))
     simple = (
         "shuffle",
@@ -319,30 +319,6 @@ def _fields(fields: Any) -> tuple[str, ...] | None:
             "fields is a sequence of names", got=fields, remedy="Write fields=('image',) for the image alone."
         )
     return tuple(fields)
-
-
-def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    if (rank is None) != (world_size is None):
-        raise UsageError(
-            "rank and world_size go together",
-            got=f"rank={rank!r}, world_size={world_size!r}",
-            remedy="Give both, or neither to take them from torch.distributed or the environment.",
-        )
-    if rank is not None and world_size is not None:
-        return rank, world_size
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    found = {name: os.environ[name] for name in ("RANK", "WORLD_SIZE") if name in os.environ}
-    if not found:
-        return 0, 1
-    try:
-        return int(found["RANK"]), int(found["WORLD_SIZE"])
-    except (KeyError, ValueError) as error:
-        raise ConfigError(
-            "the environment variables RANK and WORLD_SIZE must both be whole numbers, or both be unset",
-            got=", ".join(f"{name}={value}" for name, value in found.items()),
-            remedy="Set both as torchrun does, or give rank= and world_size=.",
-        ) from error
 
 
 def _machine() -> dict[str, Any]:

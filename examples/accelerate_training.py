@@ -1,6 +1,6 @@
 """Train ResNet-18 with Hugging Face Accelerate, going on in the middle of an epoch where an earlier run was stopped.
 
-    accelerate launch accelerate_training.py DATASET --directory runs/first
+accelerate launch accelerate_training.py DATASET --directory runs/first
 """
 
 from __future__ import annotations

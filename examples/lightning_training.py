@@ -1,6 +1,6 @@
 """Train ResNet-18 with PyTorch Lightning, going on in the middle of an epoch where an earlier run was stopped.
 
-    python lightning_training.py DATASET --directory runs/first --devices 1
+python lightning_training.py DATASET --directory runs/first --devices 1
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from wellfed.pipeline import DataLoader, open_source
 class StoredImages(lightning.LightningDataModule):
     """Loaders for training and validation over one stored dataset.
 
-    The loaders are made in the hooks, where Lightning has set up its processes, so that each has its rank; and the place
-    in the epoch is part of the data module's state, which Lightning restores from every checkpoint.
+    The loaders are made in the hooks, where Lightning has set up its processes, so that each has its rank; and the
+    place in the epoch is part of the data module's state, which Lightning restores from every checkpoint.
     """
 
     def __init__(self, dataset: str, *, batch_size: int, image_size: int) -> None:

@@ -1,7 +1,7 @@
 """Train ResNet-18 with a plain PyTorch loop, going on in the middle of an epoch where an earlier run was stopped.
 
-    python torch_training.py DATASET --directory runs/first
-    torchrun --nproc-per-node 8 torch_training.py DATASET --directory runs/first
+python torch_training.py DATASET --directory runs/first
+torchrun --nproc-per-node 8 torch_training.py DATASET --directory runs/first
 """
 
 from __future__ import annotations
@@ -80,17 +80,16 @@ def main(arguments: Sequence[str] | None = None) -> list[float]:
                 losses.append(loss.item())
                 step += 1
                 stop = len(losses) == options.stop_after
-                if stop or step % options.save_every == 0:
-                    # The place of the loader is the same on all ranks, so one checkpoint serves them all.
-                    if not several or torch.distributed.get_rank() == 0:
-                        options.directory.mkdir(parents=True, exist_ok=True)
-                        saved = {
-                            "model": model.state_dict(),
-                            "optimizer": optimizer.state_dict(),
-                            "loader": loader.state_dict(),
-                            "step": step,
-                        }
-                        torch.save(saved, checkpoint)
+                # The place of the loader is the same on all ranks, so one checkpoint serves them all.
+                if (stop or step % options.save_every == 0) and int(os.environ.get("RANK", 0)) == 0:
+                    options.directory.mkdir(parents=True, exist_ok=True)
+                    saved = {
+                        "model": model.state_dict(),
+                        "optimizer": optimizer.state_dict(),
+                        "loader": loader.state_dict(),
+                        "step": step,
+                    }
+                    torch.save(saved, checkpoint)
                 if stop:
                     break
             if options.stop_after and len(losses) >= options.stop_after:

@@ -1,7 +1,7 @@
 """Train a ResNet of transformers with its Trainer, going on in the middle of an epoch where an earlier run was stopped.
 
-    python transformers_training.py DATASET --directory runs/first
-    torchrun --nproc-per-node 8 transformers_training.py DATASET --directory runs/first
+python transformers_training.py DATASET --directory runs/first
+torchrun --nproc-per-node 8 transformers_training.py DATASET --directory runs/first
 """
 
 from __future__ import annotations
@@ -105,7 +105,9 @@ def main(arguments: Sequence[str] | None = None) -> list[float]:
             train_loader=train_loader,
             eval_loader=eval_loader,
         )
-        trainer.train(resume_from_checkpoint=get_last_checkpoint(str(options.directory)) if options.directory.is_dir() else None)
+        trainer.train(
+            resume_from_checkpoint=get_last_checkpoint(str(options.directory)) if options.directory.is_dir() else None
+        )
         print(trainer.evaluate())
     return trainer.losses
 

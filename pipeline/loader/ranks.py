@@ -55,8 +55,8 @@ def check_ranks(rank: int, world_size: int) -> None:
     now = _distributed()
     if now is not None and now != (rank, world_size):
         raise UsageError(
-            f"a loader made for rank {rank} of {world_size} loads that rank's share, and torch.distributed, set up since "
-            f"then, says rank {now[0]} of {now[1]}",
+            f"a loader made for rank {rank} of {world_size} loads that rank's share, and torch.distributed, set up "
+            f"since then, says rank {now[0]} of {now[1]}",
             remedy="Make the loader once the processes are set up (with Lightning in train_dataloader(), otherwise "
             "after init_process_group or Accelerator()), or give rank= and world_size=.",
         )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TorchLoader", "as_torch_loader"]
 
+
 def as_torch_loader(loader: ImageLoader) -> TorchLoader:
     """The same loader as a `torch.utils.data.DataLoader`, for libraries that accept nothing else.
 

@@ -51,6 +51,7 @@ _OURS = (
     "weights",
     "world_size",
 )
+_LEFT_OUT = object()
 _OF_BACKENDS = {"gpu_share": ("hybrid",), "hw_decoder_load": ("dali", "hybrid"), "hybrid_schedule": ("hybrid",)}
 """Arguments that only these backends use."""
 _TORCH_ONLY = {
@@ -70,10 +71,10 @@ def DataLoader(source: str | Path | Source, *args: Any, **kwargs: Any) -> ImageL
 
 
 @overload
-def DataLoader(source: Any, *args: Any, **kwargs: Any) -> Any: ...
+def DataLoader(source: Any = ..., *args: Any, **kwargs: Any) -> Any: ...
 
 
-def DataLoader(source: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N802 (torch's name, so that an import can be replaced)
+def DataLoader(source: Any = _LEFT_OUT, *args: Any, **kwargs: Any) -> Any:  # noqa: N802 (torch's name, so that an import can be replaced)
     """Load a stored dataset fast, or any torch Dataset as torch does.
 
     **A torch `Dataset`** (map-style or iterable) takes every argument of `torch.utils.data.DataLoader`, by position
@@ -85,7 +86,7 @@ def DataLoader(source: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N802 (to
 
     Args:
         source: dataset folder (converted, or class folders of images), `Source` (such as a `Mix` of several datasets),
-            or torch `Dataset`.
+            or torch `Dataset`; `dataset=`, torch's name, is the same.
         batch_size: samples of one rank's batch; left out, from `tuned`, else 1 as in torch.
         shuffle: a new order each epoch.
         order: "global" shuffles all samples; "sharded" reads the shards of a converted dataset in sequence, in a
@@ -128,6 +129,10 @@ def DataLoader(source: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N802 (to
     "auto" means threads: the decoders release the GIL, and threads start at once, need no shared memory and move no
     batch between processes. benchmarks/loader_backends.py compares both on your machine.
     """
+    if "dataset" in kwargs:
+        if source is not _LEFT_OUT:
+            raise UsageError("source and dataset are two names of one argument", got="both", remedy="Give one of them.")
+        source = kwargs.pop("dataset")
     if isinstance(source, (str, Path, Source)):
         return _stored(source, _by_name(args, kwargs))
     # A path in bytes has items too, and would load as numbers.
@@ -135,7 +140,7 @@ def DataLoader(source: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N802 (to
         return _torch(source, _by_name(args, kwargs))
     raise UsageError(
         "a source is the path of a stored dataset, a Source or a torch Dataset",
-        got=type(source).__name__,
+        got="nothing" if source is _LEFT_OUT else type(source).__name__,
         remedy="Give one of those.",
     )
 

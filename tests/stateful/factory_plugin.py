@@ -56,7 +56,7 @@ def _stand_in(real: Any) -> Any:
 
 
 def short(item: pytest.Item) -> str:
-    """"test_file.py::Class::test", whatever the folder."""
+    """ "test_file.py::Class::test", whatever the folder."""
     return item.nodeid.rpartition("/")[2]
 
 
@@ -67,6 +67,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in left_out:
         _results[short(item)] = {"outcome": "left out", "made": 0}
     items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    if report.failed:
+        _results[report.nodeid.rpartition("/")[2]] = {"outcome": "failed", "made": 0}
 
 
 @pytest.hookimpl(wrapper=True)

@@ -56,21 +56,21 @@ def start(repository: Path, *arguments: str) -> subprocess.CompletedProcess[str]
     )
 
 
+@pytest.mark.long
 def test_a_checkout_is_compared_with_torchdatas_own_loader(repository: Path, tmp_path: Path) -> None:
     folder = tmp_path / "test" / "stateful_dataloader"
     folder.mkdir(parents=True)
     (folder / "test_small.py").write_text(TESTS)
-    (folder / "test_incremental_state.py").write_text("def test_of_helpers(): assert False\n")
+    (folder / "test_incremental_state.py").write_text("raise SystemExit\n")
+    (folder / "test_old.py").write_text("from torchdata import gone\n")
     done = start(repository, str(tmp_path))
     assert done.returncode == 1, done.stderr
     said = done.stdout.splitlines()
-    assert (
-        "1 tests passed with loaders that wellfed.pipeline.DataLoader made, in test_incremental_state.py, test_small.py"
-        in said
-    )
+    assert "1 tests passed with loaders that wellfed.pipeline.DataLoader made, in test_old.py, test_small.py" in said
     assert "2 passed without making one here" in said
     assert "1 skipped themselves" in said
-    assert "1 left out (not_applicable.txt)" in said
+    assert "left out (not_applicable.txt): test_incremental_state.py" in said
+    assert "fails with torchdata's own loader, too: test_old.py" in said
     assert "fails with torchdata's own loader, too: test_small.py::TestLoader::test_that_torchdata_fails" in said
     assert [line for line in said if line.startswith("FAILS")] == [
         "FAILS only with ours: test_small.py::TestLoader::test_only_torchdatas_error"

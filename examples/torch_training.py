@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> list[float]:
     ) as loader:
         torch.manual_seed(0)
         model: torch.nn.Module = resnet18(num_classes=len(loader.dataset.class_names))
-        model = model.to(device, memory_format=torch.channels_last)
+        model = model.to(device).to(memory_format=torch.channels_last)
         if several:
             model = DistributedDataParallel(model)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)

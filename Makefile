@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check $(PIP_FLAGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-long fuzz sanitize test-gpu check format wheel clean
+.PHONY: help install demo test test-long fuzz sanitize test-gpu test-torchdata torchdata-src check format wheel clean
 
 help:
 	@echo "make demo       make a dataset, convert, tune, and write demo/report.html"
@@ -17,6 +17,7 @@ help:
 	@echo "make fuzz       fuzz the parsers, WELLFED_FUZZ_SECONDS (600) each, and report lines reached"
 	@echo "make sanitize   fuzz the C extension under sanitizers, WELLFED_SANITIZE_SECONDS (1800)"
 	@echo "make test-gpu   run the tests that need a CUDA GPU, in the python that is there"
+	@echo "make test-torchdata TORCHDATA_SRC=CHECKOUT  run torchdata's own tests of its loader against ours"
 	@echo "make format     format the code and mend what ruff can mend"
 	@echo "make wheel      build the wheel and the sdist into dist/"
 	@echo "make clean      remove what was built, .venv included"
@@ -61,6 +62,14 @@ sanitize: $(VENV)/.installed-dev
 test-gpu:
 	@PYTHONPATH="$(CURDIR)/.typing$${PYTHONPATH:+:$$PYTHONPATH}" $(PYTHON) -m pytest -m gpu \
 	  $$(grep -rl --include='test_*.py' 'mark\.gpu' tests)
+
+# TORCHDATA_SRC="CHECKOUT test_sampler.py" runs one file of them.
+test-torchdata: torchdata-src $(VENV)/.installed-dev
+	@PYTHONPATH=tests $(BIN)/python -m stateful $(TORCHDATA_SRC)
+
+torchdata-src:
+	@test -n "$(TORCHDATA_SRC)" || { echo "Give a checkout of https://github.com/pytorch/data, at the tag of the" \
+	  "torchdata that is installed: make test-torchdata TORCHDATA_SRC=path/to/data" >&2; exit 2; }
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

@@ -17,6 +17,7 @@ from .assemble import check_any_stored
 from .destination import Destination
 from .files import disk_errors
 from .inputs import InputOptions
+from .notebook import or_drawn
 from .pack import pack, pack_and_assemble
 from .plan import CheckName, OutputName
 from .pool import Worker, early_workers, keep_needed
@@ -105,7 +106,7 @@ def convert(
         selection: which samples, in which order, and split into which datasets, each in a folder in `dst`.
         overwrite: replace a dataset of wellfed's, or an unfinished conversion of something else. The old dataset
             stays whole until the new one is ready.
-        progress: called in this thread, a few times a second.
+        progress: called in this thread, a few times a second; None draws a bar in a notebook, and nothing elsewhere.
 
     Raises:
         UsageError: a wrong argument; a source without images; a destination that is not ours or is in use.
@@ -129,7 +130,7 @@ def convert(
         max_rejects=max_rejects,
         overwrite=overwrite,
     )
-    return run(request, progress=progress)
+    return run(request, progress=or_drawn(progress))
 
 
 def run(request: Request, *, progress: ProgressCallback | None = None) -> ConversionResult:

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from .notebook import or_drawn
 from .progress import ProgressCallback
 
 
@@ -76,7 +77,7 @@ def verify(
         dst: the dataset's folder.
         deep: decode each image, too, and compare its header with the index.
         workers: processes; None for one on each usable core.
-        progress: called in this thread, a few times a second.
+        progress: called in this thread, a few times a second; None draws a bar in a notebook, and nothing elsewhere.
 
     Raises:
         UsageError: the folder is missing or no dataset of wellfed's, or workers is below 1.
@@ -84,4 +85,4 @@ def verify(
     """
     from .checks import check_dataset
 
-    return check_dataset(Path(dst), deep=deep, workers=workers, progress=progress)
+    return check_dataset(Path(dst), deep=deep, workers=workers, progress=or_drawn(progress))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .config import LoaderConfig, LoaderSettings, TunedConfig, TuneRequest
     from .errors import WellfedError
     from .formats import Mix, Source, open_source
-    from .loader import DataLoader
+    from .loader import DataLoader, as_torch_loader
     from .version import __version__ as __version__
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "TuneRequest",
     "TunedConfig",
     "WellfedError",
+    "as_torch_loader",
     "open_source",
 ]
 
@@ -48,6 +49,7 @@ _HOME = {
     "TuneRequest": "config",
     "TunedConfig": "config",
     "WellfedError": "errors",
+    "as_torch_loader": "loader",
     "open_source": "formats",
     "__version__": "version",
 }

@@ -31,6 +31,7 @@ PIPELINE = [
     "TuneRequest",
     "TunedConfig",
     "WellfedError",
+    "as_torch_loader",
     "open_source",
 ]
 ERRORS = {

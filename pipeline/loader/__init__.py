@@ -10,10 +10,17 @@ if TYPE_CHECKING:
     from .factory import DataLoader, make_loader
     from .images import ImageLoader
     from .stock import stock_loader
+    from .torch_loader import as_torch_loader
 
-__all__ = ["DataLoader", "ImageLoader", "make_loader", "stock_loader"]
+__all__ = ["DataLoader", "ImageLoader", "as_torch_loader", "make_loader", "stock_loader"]
 
-_HOME = {"DataLoader": "factory", "ImageLoader": "images", "make_loader": "factory", "stock_loader": "stock"}
+_HOME = {
+    "DataLoader": "factory",
+    "ImageLoader": "images",
+    "as_torch_loader": "torch_loader",
+    "make_loader": "factory",
+    "stock_loader": "stock",
+}
 
 
 __getattr__, __dir__ = lazy_names(__name__, _HOME)

@@ -7,13 +7,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_args, overload
 
-import torch.distributed
-
 from ..config import BackendName, LoaderConfig, LoaderSettings, TunedConfig
 from ..errors import ConfigError, UsageError
 from ..formats import Source, open_source
 from .images import ImageLoader
 from .passthrough import TORCH_POSITIONAL, stateful_loader, with_tuned
+from .ranks import found_ranks
 from .tuned import check_tuned, load_tuned
 
 __all__ = ["DataLoader", "make_loader"]
@@ -55,6 +54,7 @@ _OURS = (
     "weights",
     "world_size",
 )
+_LEFT_OUT = object()
 _OF_BACKENDS = {"gpu_share": ("hybrid",), "hw_decoder_load": ("dali", "hybrid"), "hybrid_schedule": ("hybrid",)}
 """Arguments that only these backends use."""
 _TORCH_ONLY = {
@@ -74,10 +74,10 @@ def DataLoader(source: str | Path | Source, *args: Any, **kwargs: Any) -> ImageL
 
 
 @overload
-def DataLoader(source: Any, *args: Any, **kwargs: Any) -> Any: ...
+def DataLoader(source: Any = ..., *args: Any, **kwargs: Any) -> Any: ...
 
 
-def DataLoader(source: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N802 (torch's name, so that an import can be replaced)
+def DataLoader(source: Any = _LEFT_OUT, *args: Any, **kwargs: Any) -> Any:  # noqa: N802 (torch's name, so that an import can be replaced)
     """Load a stored dataset fast, or any torch Dataset as torch does.
 
     **A torch `Dataset`** (map-style or iterable) takes every argument of `torch.utils.data.DataLoader`, by position
@@ -89,7 +89,7 @@ def DataLoader(source: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N802 (to
 
     Args:
         source: dataset folder (converted, or class folders of images), `Source` (such as a `Mix` of several datasets),
-            or torch `Dataset`.
+            or torch `Dataset`; `dataset=`, torch's name, is the same.
         batch_size: samples of one rank's batch; left out, from `tuned`, else 1 as in torch.
         shuffle: a new order each epoch.
         order: "global" shuffles all samples; "sharded" reads the shards of a converted dataset in sequence, in a
@@ -137,6 +137,10 @@ def DataLoader(source: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N802 (to
     "auto" means threads: the decoders release the GIL, and threads start at once, need no shared memory and move no
     batch between processes. benchmarks/loader_backends.py compares both on your machine.
     """
+    if "dataset" in kwargs:
+        if source is not _LEFT_OUT:
+            raise UsageError("source and dataset are two names of one argument", got="both", remedy="Give one of them.")
+        source = kwargs.pop("dataset")
     if isinstance(source, (str, Path, Source)):
         return _stored(source, _by_name(args, kwargs))
     # A path in bytes has items too, and would load as numbers.
@@ -144,7 +148,7 @@ def DataLoader(source: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N802 (to
         return _torch(source, _by_name(args, kwargs))
     raise UsageError(
         "a source is the path of a stored dataset, a Source or a torch Dataset",
-        got=type(source).__name__,
+        got="nothing" if source is _LEFT_OUT else type(source).__name__,
         remedy="Give one of those.",
     )
 
@@ -221,6 +225,7 @@ def _stored(source: str | Path | Source, arguments: dict[str, Any]) -> ImageLoad
             opened,
             config,
             owns_source=opened is not source,
+            follows_ranks=given.get("rank") is None,
             subset=given.get("subset"),
             weights=given.get("weights"),
         )
@@ -236,7 +241,7 @@ def _config(source: Source, given: Mapping[str, Any]) -> LoaderConfig:
     if given.get("tuned") is not None:
         tuned = load_tuned(given["tuned"])
         check_tuned(tuned, machine=_machine(), source=source, image_size=image_size)
-    rank, world_size = _ranks(given.get("rank"), given.get("world_size"))
+    rank, world_size = found_ranks(given.get("rank"), given.get("world_size"))
     device = str(given.get("device", "cpu"))
     simple = (
         "shuffle",
@@ -330,30 +335,6 @@ def _fields(fields: Any) -> tuple[str, ...] | None:
             "fields is a sequence of names", got=fields, remedy="Write fields=('image',) for the image alone."
         )
     return tuple(fields)
-
-
-def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    if (rank is None) != (world_size is None):
-        raise UsageError(
-            "rank and world_size go together",
-            got=f"rank={rank!r}, world_size={world_size!r}",
-            remedy="Give both, or neither to take them from torch.distributed or the environment.",
-        )
-    if rank is not None and world_size is not None:
-        return rank, world_size
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    found = {name: os.environ[name] for name in ("RANK", "WORLD_SIZE") if name in os.environ}
-    if not found:
-        return 0, 1
-    try:
-        return int(found["RANK"]), int(found["WORLD_SIZE"])
-    except (KeyError, ValueError) as error:
-        raise ConfigError(
-            "the environment variables RANK and WORLD_SIZE must both be whole numbers, or both be unset",
-            got=", ".join(f"{name}={value}" for name, value in found.items()),
-            remedy="Set both as torchrun does, or give rank= and world_size=.",
-        ) from error
 
 
 def _machine() -> dict[str, Any]:

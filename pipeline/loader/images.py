@@ -20,8 +20,10 @@ from .crops import drawn_ahead
 from .device import check_device, deliver
 from .finish import finished_bytes, make_finish
 from .memory import check_host_memory
+from .ranks import check_ranks
 from .readahead import announced
 from .selection import make_sampling
+from .torch_names import TorchNames
 
 __all__ = ["ImageLoader"]
 
@@ -36,10 +38,11 @@ class _Place:
     position: int = 0
 
 
-class ImageLoader:
+class ImageLoader(TorchNames):
     """Loads batches of a stored dataset, in an order, with crops and flips that depend on seed and epoch alone.
 
-    Each iteration is the next epoch, also after one that was left early, unless `load_state_dict` says otherwise.
+    Each iteration is the next epoch, also after one that was left early, unless `load_state_dict` says otherwise; one
+    that no batch was taken from does not count.
     A batch is `(images, labels)`: uint8 of shape (b, 3, S, S) in channels-last memory and int64 of shape (b,), on the
     configured device; or, with `fields`, a dictionary of: `image` and `class` as above, `index` (row number, int64),
     `key` (int64), `box` (x, y, width, height in the EXIF-oriented picture; int32, shape (b, 4)), `flip` (bool) and
@@ -55,6 +58,7 @@ class ImageLoader:
         source: the dataset; the loader closes it only when told to by `owns_source`.
         config: everything else.
         owns_source: close the source together with the loader.
+        follows_ranks: refuse to iterate where torch.distributed was set up after the loader and says other ranks.
         subset: keys (whole numbers) or a mask (bool, shape (len(source),)) of the samples that are used.
         weights: how often each row is drawn relative to the others, shape (len(source),); an epoch has as many samples
             as are used.
@@ -73,12 +77,14 @@ class ImageLoader:
         config: LoaderConfig,
         *,
         owns_source: bool = False,
+        follows_ranks: bool = False,
         subset: Any = None,
         weights: Any = None,
     ) -> None:
         self._sampling = make_sampling(source, config, subset=subset, weights=weights)
         self.dataset = source
         self.config = config
+        self._follows_ranks = follows_ranks
         self.skipped = 0
         """Corrupt samples whose places were filled, in the batches handed over so far (on_error="skip")."""
         self.decoded: dict[Side, Decoded] = {"cpu": Decoded(), "gpu": Decoded()}
@@ -121,6 +127,11 @@ class ImageLoader:
         return self._steps(0, self.config.rank)
 
     @property
+    def samples(self) -> int:
+        """Samples of an epoch, over all ranks."""
+        return self._samples
+
+    @property
     def epoch(self) -> int:
         """The epoch that is being iterated, or that the next iteration begins."""
         return self._place.epoch
@@ -141,12 +152,31 @@ class ImageLoader:
             self._place = _Place(epoch)
             self._begun = False
 
+    def skip(self, batches: int) -> None:
+        """Leave out the first batches of the next iteration's epoch, without reading them.
+
+        Raises:
+            ConfigError: not a whole number from 0 to len(self).
+        """
+        if isinstance(batches, bool) or not isinstance(batches, int) or not 0 <= batches <= len(self):
+            raise ConfigError(
+                f"the batches to skip are a whole number from 0 to {len(self)}, those of an epoch",
+                got=batches,
+                remedy="Take the rest of the steps done, divided by len(loader).",
+            )
+        step = self.config.settings.batch_size * self.config.world_size
+        self._iteration = None
+        self._place = _Place(self._place.epoch + self._begun, min(batches * step, self._samples))
+        self._begun = False
+
     def __iter__(self) -> Iterator[Batch]:
         if not self._closing.alive:
             raise UsageError("a closed loader cannot be iterated", remedy="Make a new one.")
+        if self._follows_ranks:
+            check_ranks(self.config.rank, self.config.world_size)
         if self._begun:
             self._place = _Place(self._place.epoch + 1)
-        self._begun = True
+            self._begun = False
         self._iteration = token = object()
         if self._stream is None or self._stream_place != self._place:
             self._discard_stream()
@@ -168,6 +198,8 @@ class ImageLoader:
                         "set_epoch, load_state_dict or close was called",
                         remedy="Make a second loader for a second loop.",
                     )
+                # Not in __iter__: Lightning calls that once more than there are epochs.
+                self._begun = True
                 batch, tensors = next(delivered)
                 self._advance(place.epoch, batch)
                 yield self._present(tensors)

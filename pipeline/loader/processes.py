@@ -9,8 +9,9 @@ from __future__ import annotations
 import multiprocessing
 import os
 import re
-import sys
+import signal
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from ..config import LoaderConfig
 from ..errors import ResourceError, WellfedError, WorkerError
+from ..hardware.notebook import in_notebook
 from .batch import BatchDecoder, BatchTask, HostBatch
 
 __all__ = ["ProcessesBackend", "check_shared_memory", "shared_memory_available", "start_method"]
@@ -78,7 +80,8 @@ class ProcessesBackend:
             )
         self._tasks.current = tasks
         try:
-            self._workers = iter(self._loader)
+            with _deaf_to_interrupts():
+                self._workers = iter(self._loader)
         except RuntimeError as error:
             self.close()
             raise _worker_error(error) from error
@@ -113,6 +116,18 @@ class _ProcessStream:
                 raise
             self._backend.close()
             raise _worker_error(error) from error
+        except (KeyboardInterrupt, SystemExit):
+            # It may have struck while a batch was being read, and torch would wait for that one for ever. The next run
+            # starts new workers.
+            self._backend.close()
+            raise
+        except (OSError, EOFError) as error:
+            # A worker that ended by itself took along what its last batches are handed over with.
+            ended = [process.pid for process in self._workers._workers if not process.is_alive()]  # type: ignore[attr-defined]
+            if not ended:
+                raise
+            self._backend.close()
+            raise _worker_error(RuntimeError(f"DataLoader worker (pid {ended[0]}) exited: {error}")) from error
         if isinstance(batch, WellfedError):
             raise batch
         return batch
@@ -169,6 +184,21 @@ def _end_without_parent(pid: int | None, worker: int) -> None:
         raise SystemExit(1)
 
 
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Start workers that Ctrl-C does not reach: a terminal and a notebook send it to the whole group of processes.
+
+    This process alone decides what it means: workers that ended first would be reported as an error of theirs. Blocked
+    signals are inherited, also while a worker still imports torch; one that comes meanwhile reaches this process when
+    the block ends.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def start_method() -> str:
     """How workers start where the caller does not say: "spawn" in a notebook, otherwise "fork".
 
@@ -178,7 +208,7 @@ def start_method() -> str:
     "forkserver" or "spawn"; each worker then imports torch first, for seconds, and scripts need the main guard. In a
     notebook the kernel's own threads make fork unsafe.
     """
-    return "spawn" if "ipykernel" in sys.modules else "fork"
+    return "spawn" if in_notebook() else "fork"
 
 
 def shared_memory_available() -> int | None:

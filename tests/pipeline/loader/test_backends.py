@@ -202,7 +202,11 @@ def test_workers_start_by_the_method_asked_for(open_loader: Any, method: str) ->
 
 def test_workers_start_by_fork_or_by_spawn_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
     assert start_method() == "fork"
-    monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
+    # given IPython on a terminal, and then in a kernel
+    shell = types.SimpleNamespace(kernel=None)
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
+    assert start_method() == "fork"
+    shell.kernel = object()
     assert start_method() == "spawn"
 
 

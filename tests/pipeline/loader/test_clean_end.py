@@ -12,11 +12,13 @@ import threading
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 
+from wellfed.pipeline.errors import WorkerError
 from wellfed.pipeline.loader import DataLoader
 
 HAS_DALI = find_spec("nvidia") is not None and find_spec("nvidia.dali") is not None
@@ -84,6 +86,41 @@ def test_breaking_without_persistent_workers_ends_them_at_once(image_folder: Pat
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("wellfed")]
     assert not multiprocessing.active_children()
     loader.close()
+
+
+class Failing:
+    """In place of torch's iterator: what is being read when something strikes."""
+
+    def __init__(self, error: BaseException, alive: bool) -> None:
+        self._error = error
+        self._workers = [SimpleNamespace(pid=4711, is_alive=lambda: alive)]
+
+    def __next__(self) -> Any:
+        raise self._error
+
+
+def test_a_loader_with_processes_is_iterated_again_after_an_interrupt(image_folder: Path) -> None:
+    # given an interrupt while a batch is read, which torch's iterator would wait for afterwards
+    with DataLoader(image_folder, batch_size=2, image_size=8, num_workers=1, backend="processes") as loader:
+        batches = iter(loader)
+        next(batches)
+        loader._stream._workers = Failing(KeyboardInterrupt(), alive=True)  # type: ignore[union-attr]
+        with pytest.raises(KeyboardInterrupt):
+            next(batches)
+        assert not multiprocessing.active_children()
+        # then new workers load the next epoch
+        assert len(list(loader)) == 6
+
+
+@pytest.mark.parametrize("alive", [False, True])
+def test_a_batch_that_went_with_its_worker_is_an_error_of_the_worker(image_folder: Path, alive: bool) -> None:
+    with DataLoader(image_folder, batch_size=2, image_size=8, num_workers=1, backend="processes") as loader:
+        batches = iter(loader)
+        next(batches)
+        loader._stream._workers = Failing(FileNotFoundError(2, "No such file"), alive)  # type: ignore[union-attr]
+        expected = pytest.raises(FileNotFoundError) if alive else pytest.raises(WorkerError, match="process 4711 ended")
+        with expected:
+            next(batches)
 
 
 SCRIPT = """

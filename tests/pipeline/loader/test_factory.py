@@ -71,6 +71,17 @@ def test_torchs_arguments_may_stand_by_position_and_as_none(image_folder: Path) 
         assert loader.config.settings.num_workers == 0
 
 
+def test_the_source_may_be_named_as_in_torch(image_folder: Path) -> None:
+    # torchdata's own tests name it, and so do scripts
+    assert len(DataLoader(dataset=NUMBERS, batch_size=4)) == 3
+    with DataLoader(dataset=image_folder, batch_size=4) as loader:
+        assert len(loader) == 3
+    with pytest.raises(UsageError, match=r"two names of one argument"):
+        DataLoader(NUMBERS, dataset=NUMBERS)
+    with pytest.raises(UsageError, match=r"a source is .*got 'nothing'"):
+        DataLoader(batch_size=4)
+
+
 def test_none_leaves_any_other_argument_out(image_folder: Path) -> None:
     left_out = dict.fromkeys(
         ("device", "image_size", "augment", "seed", "order", "tail", "fields", "timeout", "on_error", "subset", "tuned")

@@ -1,0 +1,68 @@
+"""Which rank a loader is of: given, or found in torch.distributed or in what torchrun sets."""
+
+from __future__ import annotations
+
+import os
+
+import torch.distributed
+
+from ..errors import ConfigError, UsageError
+
+__all__ = ["check_ranks", "found_ranks"]
+
+
+def found_ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """(rank, world size): those given, else those of torch.distributed, else of RANK and WORLD_SIZE, else one rank.
+
+    Raises:
+        UsageError: one of them is given.
+        ConfigError: RANK and WORLD_SIZE make no sense.
+    """
+    if (rank is None) != (world_size is None):
+        raise UsageError(
+            "rank and world_size go together",
+            got=f"rank={rank!r}, world_size={world_size!r}",
+            remedy="Give both, or neither to take them from torch.distributed or the environment.",
+        )
+    if rank is not None and world_size is not None:
+        return rank, world_size
+    now = _distributed()
+    if now is not None:
+        return now
+    found = {name: os.environ[name] for name in ("RANK", "WORLD_SIZE") if name in os.environ}
+    if not found:
+        return 0, 1
+    try:
+        return int(found["RANK"]), int(found["WORLD_SIZE"])
+    except (KeyError, ValueError) as error:
+        raise ConfigError(
+            "the environment variables RANK and WORLD_SIZE must both be whole numbers, or both be unset",
+            got=", ".join(f"{name}={value}" for name, value in found.items()),
+            remedy="Set both as torchrun does, or give rank= and world_size=; with Lightning make the loader in "
+            "train_dataloader(), where the ranks are known.",
+        ) from error
+
+
+def check_ranks(rank: int, world_size: int) -> None:
+    """Refuse to load the wrong share in silence.
+
+    A loader that is made before Lightning, or a script, sets up its processes believes to be alone, and every rank
+    would train on all samples (Lightning #19409).
+
+    Raises:
+        UsageError: torch.distributed says other ranks by now.
+    """
+    now = _distributed()
+    if now is not None and now != (rank, world_size):
+        raise UsageError(
+            f"a loader made for rank {rank} of {world_size} loads that rank's share, and torch.distributed, set up "
+            f"since then, says rank {now[0]} of {now[1]}",
+            remedy="Make the loader once the processes are set up (with Lightning in train_dataloader(), otherwise "
+            "after init_process_group or Accelerator()), or give rank= and world_size=.",
+        )
+
+
+def _distributed() -> tuple[int, int] | None:
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return None

@@ -55,6 +55,22 @@ class CpuPool:
             chunks.append(self._submit(self._decoder.decode_fetched, batch, fetched, places[these], out[these]))
         return chunks
 
+    def transform(self, batch: HostBatch, failures: list[SampleFailure]) -> list[Chunk]:
+        """Run the transform on a batch whose images lie in host memory, in chunks."""
+
+        def transform(start: int, stop: int) -> list[SampleFailure]:
+            self._decoder.transform_part(batch, start, stop, failures)
+            return []
+
+        samples, count = self._decoder.samples, len(batch.task.rows)
+        if samples.transform is None or samples.deferred:
+            transform(0, count)
+            return []
+        return [
+            self._submit(transform, start, min(start + CHUNK_SAMPLES, count))
+            for start in range(0, count, CHUNK_SAMPLES)
+        ]
+
     def _submit(self, function: Callable[..., Result], *args: Any) -> Future[Result]:
         if self._threads is None:
             raise RuntimeError("a pool must be opened before it decodes")

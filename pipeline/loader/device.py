@@ -10,10 +10,11 @@ import torch
 from ..errors import DeviceError
 from .backend import BatchStream
 from .batch import HostBatch
+from .values import moved, tensors_in
 
 __all__ = ["Delivery", "check_device", "deliver"]
 
-Tensors = dict[str, torch.Tensor]
+Tensors = dict[str, Any]
 Delivery = tuple[HostBatch, Tensors]
 
 
@@ -64,7 +65,7 @@ def _deliver_to_cuda(
             if batch.made is not None:
                 copies.wait_event(batch.made)
             # From page-locked memory these return at once; torch keeps the host memory until the copy is done.
-            there = {name: tensor.to(device, non_blocking=True) for name, tensor in select(batch).items()}
+            there = {name: moved(value, device) for name, value in select(batch).items()}
             done = torch.cuda.Event()
             done.record(copies)
         return batch, there, done
@@ -82,7 +83,7 @@ def _deliver_to_cuda(
         batch, there, done = now
         current = torch.cuda.current_stream(device)
         current.wait_event(done)
-        for tensor in there.values():
+        for tensor in tensors_in(there):
             # The memory was taken on the copying stream and may not return to it while the consumer still computes.
             tensor.record_stream(current)
         yield batch, there

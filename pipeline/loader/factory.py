@@ -14,6 +14,7 @@ from ..errors import ConfigError, UsageError
 from ..formats import Source, open_source
 from .images import ImageLoader
 from .passthrough import TORCH_POSITIONAL, stateful_loader, with_tuned
+from .transform import auto_backend
 from .tuned import check_tuned, load_tuned
 
 __all__ = ["DataLoader", "make_loader"]
@@ -36,6 +37,7 @@ _OURS = (
     "augment",
     "backend",
     "balance",
+    "batch_transform",
     "decode",
     "device",
     "fields",
@@ -49,6 +51,7 @@ _OURS = (
     "seed",
     "subset",
     "tail",
+    "transform",
     "weights",
     "world_size",
 )
@@ -101,7 +104,14 @@ def DataLoader(source: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N802 (to
         decode: "fast" (the default) lets libjpeg reduce JPEGs whose crop is at least twice image_size in both
             directions; "exact" never does. docs/loading.md has what each differs from Pillow.
         image_size: pixels.
-        fields: None gives (images, labels); otherwise dictionaries of these fields, see `ImageLoader`.
+        fields: None gives (images, labels); otherwise dictionaries of these fields, see `ImageLoader`. Where none of
+            them needs the image it is not read, and the dataset need not have any.
+        transform: called for each sample on the CPU, with the image (uint8, (3, S, S)), or with `fields` with a
+            dictionary; what it returns takes its place. With a parameter `generator` it gets a torch.Generator of the
+            sample's own and must draw from that, from several threads at once; otherwise `random`, numpy.random and torch
+            are seeded for each sample, with the same effect. docs/loading.md says where it then runs.
+        batch_transform: called with each batch, (images, labels) or a dictionary, on `device`, in the thread of the
+            loop, which gets what it returns. Random numbers as above, of the batch; its generator is of `device`.
         on_error: "raise" on a corrupt sample, or "skip": fill its place from the batch and count it.
         rank, world_size: left out, from torch.distributed, else from RANK and WORLD_SIZE, else one rank.
         device: "cpu", "cuda" or "cuda:N".
@@ -125,8 +135,10 @@ def DataLoader(source: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N802 (to
         DeviceError: the device cannot be used.
         MissingDependencyError: the backend's library is not installed, or not for this CUDA; with the pip line.
         ResourceError: from iterating, when shared memory is too small for the processes.
+        TransformError: from iterating: the transform raised; names dataset, index and path of the sample.
+        WorkerError: from iterating: a worker ended, or neither it nor the transform was through within the timeout.
 
-    "auto" means threads: the decoders release the GIL, and threads start at once, need no shared memory and move no
+    "auto" means threads, or processes for a transform that takes no generator. Threads: the decoders release the GIL, and threads start at once, need no shared memory and move no
     batch between processes. benchmarks/loader_backends.py compares both on your machine.
     """
     if isinstance(source, (str, Path, Source)):
@@ -215,6 +227,8 @@ def _stored(source: str | Path | Source, arguments: dict[str, Any]) -> ImageLoad
             owns_source=opened is not source,
             subset=given.get("subset"),
             weights=given.get("weights"),
+            transform=given.get("transform"),
+            batch_transform=given.get("batch_transform"),
         )
     except BaseException:
         if opened is not source:
@@ -260,6 +274,8 @@ def _settings(given: Mapping[str, Any], tuned: TunedConfig | None, device: str) 
         return getattr(tuned.settings, name) if tuned else otherwise
 
     backend: Any = given.get("backend") or "auto"
+    if given.get("transform") is not None and backend == "auto" and tuned is None:
+        backend = auto_backend(given["transform"], given.get("multiprocessing_context"), AUTO_BACKEND)
     if backend not in ("auto", *get_args(BackendName)):
         names = [repr(name) for name in get_args(BackendName)]
         raise ConfigError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +19,15 @@ from .batch import BatchDecoder, BatchTask, Decoded, HostBatch, Side
 from .device import check_device, deliver
 from .memory import check_host_memory
 from .readahead import announced
+from .samples import make_samples
 from .selection import make_sampling
+from .transform import BatchTransform
+from .values import opened
 
 __all__ = ["ImageLoader"]
 
-Batch = tuple[torch.Tensor, torch.Tensor] | dict[str, torch.Tensor]
+Batch = Any
+"""(images, labels), a dictionary by field, or what the user's transform of batches makes of either."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,8 @@ class ImageLoader:
         owns_source: bool = False,
         subset: Any = None,
         weights: Any = None,
+        transform: Callable[..., Any] | None = None,
+        batch_transform: Callable[..., Any] | None = None,
     ) -> None:
         self._sampling = make_sampling(source, config, subset=subset, weights=weights)
         self.dataset = source
@@ -79,6 +85,10 @@ class ImageLoader:
         self.decoded: dict[Side, Decoded] = {"cpu": Decoded(), "gpu": Decoded()}
         """What the CPU path, and what DALI or nvJPEG decoded, in the batches handed over so far."""
         self._device = check_device(config.device)
+        self._fields = make_samples(source, config, transform)
+        self._batch_transform = None
+        if batch_transform is not None:
+            self._batch_transform = BatchTransform.of(batch_transform, config, self._device)
         self._samples = self._sampling.samples
         if config.tail == "drop" and self._steps(0, 0) == 0:
             # Says that the dataset is too small now and not in the first epoch.
@@ -91,6 +101,7 @@ class ImageLoader:
             image_size=config.image_size,
             on_error=config.on_error,
             pin_memory=config.settings.pin_memory and torch.cuda.is_available(),
+            samples=self._fields,
         )
         batch_size = config.settings.batch_size
         if config.tail != "pad":
@@ -150,7 +161,7 @@ class ImageLoader:
 
     def _iterate(self, place: _Place, stream: BatchStream, token: object) -> Iterator[Batch]:
         steps = self._steps(place.position, self.config.rank)
-        delivered = deliver(_Limited(stream, steps), self._device, self._select)
+        delivered = deliver(_Limited(stream, steps), self._device, self._fields.select)
         ended = False
         try:
             for _ in range(steps):
@@ -162,7 +173,7 @@ class ImageLoader:
                     )
                 batch, tensors = next(delivered)
                 self._advance(place.epoch, batch)
-                yield self._present(tensors)
+                yield self._present(batch, tensors)
             ended = True
         finally:
             if self._iteration is token:
@@ -202,20 +213,10 @@ class ImageLoader:
     def _steps(self, position: int, rank: int) -> int:
         return _steps(self._samples, position, rank, self.config)
 
-    def _select(self, batch: HostBatch) -> dict[str, torch.Tensor]:
-        tensors = {
-            "image": batch.images,
-            "class": batch.labels,
-            "index": batch.rows,
-            "key": batch.keys,
-            "box": batch.boxes,
-            "flip": batch.flips,
-            "valid": batch.valid,
-        }
-        return {field: tensors[field] for field in self.config.fields or ("image", "class")}
-
-    def _present(self, tensors: dict[str, torch.Tensor]) -> Batch:
-        return tensors if self.config.fields else (tensors["image"], tensors["class"])
+    def _present(self, batch: HostBatch, values: dict[str, Any]) -> Batch:
+        values = opened(values)
+        given = values if self.config.fields else (values["image"], values["class"])
+        return given if self._batch_transform is None else self._batch_transform(given, batch.task)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the next batch comes from, in JSON's types.

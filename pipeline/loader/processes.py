@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from traceback import format_exception
 from typing import Any
 
 from torch.utils.data import DataLoader, Dataset, Sampler
@@ -151,6 +152,9 @@ class _Batches(Dataset[Any]):
         try:
             return self._decoder.decode(task)
         except WellfedError as error:
+            if error.__cause__ is not None:
+                # A cause does not travel; what it says does, as part of the traceback that the loop shows.
+                error.add_note("In the worker process:\n" + "".join(format_exception(error.__cause__)))
             return error
 
 

@@ -171,7 +171,7 @@ class BatchDecoder:
     on_error: OnError
     pin_memory: bool = False
     decode_mode: DecodeMode = "fast"
-    samples: Samples = Samples()
+    samples: Samples = field(default_factory=Samples)
 
     def decode(self, task: BatchTask) -> HostBatch:
         """The whole batch, in this thread.

@@ -76,9 +76,10 @@ class CpuPool:
             raise RuntimeError("a pool must be opened before it decodes")
         return self._threads.submit(function, *args)
 
-    def close(self) -> None:
+    def close(self, *, wait: bool = True) -> None:
+        """End the threads; with wait=False those that hang are left behind."""
         if self._threads is not None:
-            self._threads.shutdown(wait=True, cancel_futures=True)
+            self._threads.shutdown(wait=wait, cancel_futures=True)
             self._threads = None
 
 

@@ -185,6 +185,8 @@ class EngineStream:
     def __init__(self, engines: tuple[Engine, ...], dispatcher: Dispatcher, *, timeout: float) -> None:
         self._dispatcher = dispatcher
         self._timeout = timeout
+        self.hangs = False
+        """A batch was not there after the timeout and may never be: its thread is not to be waited for."""
         self._threads = [
             threading.Thread(
                 target=_drive, args=(engine, dispatcher), name=f"wellfed-{engine.side}-decode", daemon=True
@@ -198,7 +200,11 @@ class EngineStream:
         return self
 
     def __next__(self) -> HostBatch:
-        return self._dispatcher.next(self._timeout)
+        try:
+            return self._dispatcher.next(self._timeout)
+        except WorkerError:
+            self.hangs = True
+            raise
 
     def ready(self) -> bool:
         return self._dispatcher.ready()
@@ -208,7 +214,9 @@ class EngineStream:
         for thread in self._threads:
             # The garbage collector may run this in any thread, and none can wait for itself.
             if thread is not threading.current_thread():
-                thread.join()
+                # A timeout says when to give up; a thread that is left behind ends with the program.
+                thread.join(0 if self.hangs else self._timeout or None)
+                self.hangs = self.hangs or thread.is_alive()
 
 
 def _drive(engine: Engine, dispatcher: Dispatcher) -> None:

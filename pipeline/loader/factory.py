@@ -106,12 +106,9 @@ def DataLoader(source: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N802 (to
         image_size: pixels.
         fields: None gives (images, labels); otherwise dictionaries of these fields, see `ImageLoader`. Where none of
             them needs the image it is not read, and the dataset need not have any.
-        transform: called for each sample on the CPU, with the image (uint8, (3, S, S)), or with `fields` with a
-            dictionary; what it returns takes its place. With a parameter `generator` it gets a torch.Generator of the
-            sample's own and must draw from that, from several threads at once; otherwise `random`, numpy.random and torch
-            are seeded for each sample, with the same effect. docs/loading.md says where it then runs.
-        batch_transform: called with each batch, (images, labels) or a dictionary, on `device`, in the thread of the
-            loop, which gets what it returns. Random numbers as above, of the batch; its generator is of `device`.
+        transform: called with each sample on the CPU: its image (uint8, (3, S, S)), or with `fields` a dictionary. What
+            it returns takes its place. docs/loading.md says how it gets its random numbers, and where it runs.
+        batch_transform: called in the thread of the loop with each batch on `device`; the loop gets what it returns.
         on_error: "raise" on a corrupt sample, or "skip": fill its place from the batch and count it.
         rank, world_size: left out, from torch.distributed, else from RANK and WORLD_SIZE, else one rank.
         device: "cpu", "cuda" or "cuda:N".
@@ -136,10 +133,11 @@ def DataLoader(source: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N802 (to
         MissingDependencyError: the backend's library is not installed, or not for this CUDA; with the pip line.
         ResourceError: from iterating, when shared memory is too small for the processes.
         TransformError: from iterating: the transform raised; names dataset, index and path of the sample.
-        WorkerError: from iterating: a worker ended, or neither it nor the transform was through within the timeout.
+        WorkerError: from iterating: a worker ended, or a batch was not there within the timeout.
 
-    "auto" means threads, or processes for a transform that takes no generator. Threads: the decoders release the GIL, and threads start at once, need no shared memory and move no
-    batch between processes. benchmarks/loader_backends.py compares both on your machine.
+    "auto" means threads, or processes for a transform that takes no generator. Threads: the decoders release the GIL,
+    and threads start at once, need no shared memory and move no batch between processes.
+    benchmarks/loader_backends.py compares both on your machine.
     """
     if isinstance(source, (str, Path, Source)):
         return _stored(source, _by_name(args, kwargs))

@@ -16,6 +16,7 @@ from functools import partial
 from traceback import format_exception
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from ..config import LoaderConfig
@@ -74,6 +75,8 @@ class ProcessesBackend:
                 pin_memory=self._pin,
                 timeout=self._config.timeout,
                 multiprocessing_context=method,
+                # Torch draws a seed for its workers, which must not change what the training draws.
+                generator=torch.Generator(),
                 # A fork server's workers are its own children.
                 worker_init_fn=partial(_end_without_parent, None if method == "forkserver" else os.getpid()),
             )

@@ -149,11 +149,12 @@ class DeviceEngine:
         if self._readers is None:
             self._readers = ThreadPoolExecutor(READ_AHEAD, "wellfed-read")
 
-    def close(self) -> None:
+    def close(self, *, wait: bool = True) -> None:
         if self._readers is not None:
-            self._readers.shutdown(wait=True, cancel_futures=True)
+            self._readers.shutdown(wait=wait, cancel_futures=True)
             self._readers = None
-        self._library.close()
+        if wait:
+            self._library.close()
 
     def batches(self, take: Take) -> Generator[HostBatch]:
         if self._device.type == "cuda":

@@ -71,7 +71,6 @@ class EngineBackend:
             self._stream.close()
             self._hangs = self._hangs or self._stream.hangs
             self._stream = None
-        if not self._hangs:
-            for engine in self._engines:
-                engine.close()
+        for engine in self._engines:
+            engine.close(wait=not self._hangs)
         self._pool.close(wait=not self._hangs)

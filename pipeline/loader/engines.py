@@ -45,7 +45,9 @@ class Engine(Protocol):
         """The decoded batches of the tasks taken, in that order; closing the generator gives up what is under way."""
         ...
 
-    def close(self) -> None: ...
+    def close(self, *, wait: bool = True) -> None:
+        """End its threads and close the decoder; with wait=False what hangs is left behind, and the decoder to it."""
+        ...
 
 
 class Dispatcher:

@@ -45,7 +45,7 @@ class WebDatasetSource(StoredSource):
         """The stored bytes of one of a row's fields that are members of their own; see `read`."""
         entry = self.index[self._checked_row(row)]
         shard = self._manifest.shards[int(entry["shard"])]
-        size = int(entry[f"size_{field}"])
+        size = int(entry[f"size_{self._checked_member(field)}"])
         try:
             file = self._whole_shard(int(entry["shard"]), row)
             data = os.pread(file.descriptor, size, int(entry[f"offset_{field}"]))
@@ -110,8 +110,10 @@ class WebDatasetSource(StoredSource):
             hinted: the blocks told before; those of these rows are added.
         """
         index = self.index[rows]
-        starts = index["offset_image"].astype(np.int64)
-        ends = starts + index["size_image"].astype(np.int64)
+        # From the image, which comes first, or what does without one; what follows lies in the same blocks or the next.
+        first = next(iter(self._manifest.members))
+        starts = index[f"offset_{first}"].astype(np.int64)
+        ends = starts + index[f"size_{first}"].astype(np.int64)
         stretches = zip(index["shard"].tolist(), starts.tolist(), ends.tolist(), strict=True)
         blocks = {
             (shard, block)

@@ -201,7 +201,7 @@ def make_samples(source: Source, config: LoaderConfig, transform: Callable[..., 
                     f"pairs of images and labels need a dataset with the fields image and class; {source.location} has "
                     f"no {name}",
                     got=f"its fields {', '.join(there)}",
-                    remedy=f"Name those that you want: fields=({', '.join(map(repr, there))},).",
+                    remedy=f"Name those that you want: fields={tuple(there)!r}.",
                 )
     fields = config.fields or ("image", "class")
     stored = {name: name.removeprefix(STORED) for name in fields if name not in OWN_FIELDS}

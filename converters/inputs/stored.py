@@ -78,7 +78,8 @@ class StoredInput(ListedInput):
         index = open_index(directory / INDEX_NAME, fields=members, samples=manifest.samples)
         _check_shards(directory, manifest)
         # Of samples without an image, what there is of them.
-        sizes = sum(index[f"size_{field}"] for field in (("image",) if "image" in members else members))
+        measured = ("image",) if "image" in members else members
+        sizes = np.sum([index[f"size_{field}"] for field in measured], axis=0)
         names, class_names = open_names(directory, manifest.samples), manifest.class_names
         builder = ListingBuilder()
         for key, reject in _planned(directory, manifest, index):

@@ -50,6 +50,9 @@ class CallerBackend:
             ) from error
 
     def _complete(self, batch: HostBatch) -> HostBatch:
+        if batch.made is not None:
+            # Written on a stream that this thread knows nothing of.
+            batch.made.synchronize()
         batch.images, batch.made = batch.images.cpu(), None
         samples = self._decoder.samples
         samples.apply(batch, self._decoder.source, 0, len(batch.task.rows))

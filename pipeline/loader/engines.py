@@ -154,7 +154,8 @@ class Dispatcher:
                 if left is not None and left <= 0:
                     raise WorkerError(
                         f"a backend's decoders must finish a batch within timeout={timeout:g} seconds",
-                        remedy="Raise timeout=, or check that the storage of the dataset answers.",
+                        remedy="Raise timeout=, or check that the storage of the dataset answers and that no transform "
+                        "of yours hangs.",
                     )
                 self._changed.wait(left)
             if self._closed or self._delivered not in self._finished:

@@ -19,7 +19,7 @@ from .tuned import check_tuned, load_tuned
 
 __all__ = ["DataLoader", "make_loader"]
 
-AUTO_BACKEND = "threads"
+AUTO_BACKEND: BackendName = "threads"
 DEFAULTS = LoaderSettings()
 
 _SHARED = (

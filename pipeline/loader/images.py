@@ -44,8 +44,9 @@ class ImageLoader:
     Each iteration is the next epoch, also after one that was left early, unless `load_state_dict` says otherwise.
     A batch is `(images, labels)`: uint8 of shape (b, 3, S, S) in channels-last memory and int64 of shape (b,), on the
     configured device; or, with `fields`, a dictionary of: `image` and `class` as above, `index` (row number, int64),
-    `key` (int64), `box` (x, y, width, height in the EXIF-oriented picture; int32, shape (b, 4)), `flip` (bool) and
-    `valid` (bool; False for repeats that pad the last batch, and for places filled instead of a corrupt sample).
+    `key` (int64), `box` (x, y, width, height in the EXIF-oriented picture; int32, shape (b, 4)), `flip` (bool),
+    `valid` (bool; False for repeats that pad the last batch, and for places filled instead of a corrupt sample), and the
+    fields that the dataset has itself, collated as `values.collated` says.
     A batch belongs to its receiver: it is never written again.
 
     With persistent workers the next epoch's first batches are decoded while the last ones of this epoch are used.
@@ -57,11 +58,12 @@ class ImageLoader:
         subset: keys (whole numbers) or a mask (bool, shape (len(source),)) of the samples that are used.
         weights: how often each row is drawn relative to the others, shape (len(source),); an epoch has as many samples
             as are used.
+        transform, batch_transform: the user's functions of samples and of batches, see `DataLoader`.
 
     Raises:
         UsageError: an empty dataset, or with tail "drop" one that is smaller than a batch over all ranks; arguments
             that do not go together.
-        ConfigError: a subset or weights that do not fit the dataset.
+        ConfigError: a subset, weights or fields that do not fit the dataset; a transform that is no function.
         DeviceError: the device cannot be used.
         ResourceError: memory does not hold two batches.
     """

@@ -61,7 +61,8 @@ def locate(source: Source, row: int) -> tuple[Source, int]:
     if isinstance(source, Mix):
         source, row = source.locate(row)
     if isinstance(source, RepeatedSource):
-        source, row = source.source, row % len(source.source)
+        row %= len(source.source)
+        source = source.source
     return source, row
 
 

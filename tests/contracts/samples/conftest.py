@@ -29,6 +29,7 @@ COLUMNS: tuple[tuple[str, FieldType], ...] = (
     ("blob", "bytes"),
     ("tokens", "array"),
     ("fixed", "array"),
+    ("box", "json"),
 )
 
 
@@ -78,6 +79,7 @@ def facts() -> list[dict[str, Any]]:
             "blob": bytes([row, 255, 0]) * (row % 2),
             "tokens": [float(10 * row + place) for place in range(row % 4)],
             "fixed": [[row, -row], [7, 2**40 + row]],
+            "box": f"box {row}",
         }
         for row in range(SAMPLES)
     ]

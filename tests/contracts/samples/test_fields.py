@@ -197,12 +197,24 @@ def test_the_json_member_can_be_asked_for(open_rich: Open, facts: Facts) -> None
     assert batch["json"][3]["fields"]["Second Text"] == "text 3"
 
 
+def test_a_stored_field_called_as_the_loaders_own_has_a_name_of_its_own(open_rich: Open) -> None:
+    with open_rich(("processes", 1), shuffle=False, fields=("box", "stored:box", "stored:caption")) as loader:
+        batch = next(iter(loader))
+
+    assert batch["box"].shape == (5, 4)
+    assert batch["stored:box"] == [f"box {row}" for row in range(5)]
+    assert batch["stored:caption"][1] == "Bild 1, größer"
+    with pytest.raises(ConfigError, match="got 'stored:flip'"):
+        open_rich(fields=("stored:flip",))
+
+
 def test_an_unknown_field_is_refused_with_those_that_are_there(open_rich: Open) -> None:
     with pytest.raises(ConfigError) as caught:
         open_rich(fields=("image", "Caption"))
 
     assert str(caught.value).endswith(
-        "image, class, caption, blob, tokens, fixed, json, second_text, count, score, boxes, and the loader's own, "
+        "image, class, caption, blob, tokens, fixed, json, second_text, count, score, boxes, box, and the "
+        "loader's own, "
         "index, key, box, flip, valid; got 'Caption'. Name one of those."
     )
 

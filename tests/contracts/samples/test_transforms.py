@@ -113,7 +113,7 @@ def test_random_numbers_are_the_samples_own_wherever_they_are_drawn(
     random.seed(1)
     torch.manual_seed(2)
     np.random.seed(3)
-    before = random.getstate(), torch.get_rng_state(), np.random.get_state()[1].tolist()
+    before = random.getstate(), torch.get_rng_state(), np.random.get_state(legacy=False)["state"]["key"].tolist()
     with open_rich(case, transform=transform) as loader:
         got = [next(iter(loader))]
         state = loader.state_dict()
@@ -133,7 +133,7 @@ def test_random_numbers_are_the_samples_own_wherever_they_are_drawn(
     assert len({round(shade, 2) for shade in shades}) == 34
     assert random.getstate() == before[0]
     assert torch.equal(torch.get_rng_state(), before[1])
-    assert np.random.get_state()[1].tolist() == before[2]
+    assert np.random.get_state(legacy=False)["state"]["key"].tolist() == before[2]
 
 
 def test_a_sample_drawn_twice_gets_other_numbers(open_rich: Open) -> None:

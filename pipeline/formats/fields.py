@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import numpy as np
 from .base import Source
 from .mix import Mix
 from .npy import parse_npy
+from .reading import Encoded
 from .repeat import RepeatedSource
 from .stored import StoredSource
 
@@ -70,7 +72,7 @@ def read_values(source: Source, rows: np.ndarray, names: Sequence[str]) -> dict[
     """The values of these fields for rows, shape (n,), in their order: a list of n for each name.
 
     Numbers are int or float, texts str, JSON values what they are in Python, bytes `bytes`; arrays are NumPy arrays
-    that cannot be written. A value that its bytes do not give is a `BadValue`.
+    over the bytes that were read. A value that its bytes do not give is a `BadValue`.
 
     Raises:
         DamagedDatasetError: a sample's bytes are missing.
@@ -84,14 +86,13 @@ def read_values(source: Source, rows: np.ndarray, names: Sequence[str]) -> dict[
     values: dict[str, list[Any]] = {name: [] for name in names}
     if not isinstance(source, StoredSource):
         raise KeyError(names)
-    members = sorted({field.member for field in fields})
-    for row in rows.tolist():
-        data = {member: source.read_field(row, member) for member in members}
-        document: Any = None
-        for field in fields:
-            if field.member == "json" and document is None:
-                document = _document(data["json"])
-            values[field.name].append(_value(field, data, document))
+    members = {member: source.read_members(rows, member) for member in sorted({field.member for field in fields})}
+    documents = [_document(data) for data in members.get("json", ())]
+    for field in fields:
+        if field.member == "json":
+            values[field.name] = [_inside(field, document) for document in documents]
+        else:
+            values[field.name] = [_value(field, data) for data in members[field.member]]
     return values
 
 
@@ -121,25 +122,27 @@ def mean_sizes(source: Source, names: Sequence[str]) -> float:
     return float(sum(entries[f"size_{member}"].mean() for member in {fields[name].member for name in names}))
 
 
-def _value(field: StoredField, data: Mapping[str, bytes], document: Any) -> Any:
-    if field.member == "json":
-        if isinstance(document, BadValue) or field.name == "json":
-            return document
-        inside = document.get("fields")
-        found = {_stored_name(name): value for name, value in inside.items()} if isinstance(inside, dict) else {}
-        value = found.get(field.name)
-        if field.name not in found or not _FITS[field.type](value):
-            return BadValue(f"its json member has no {field.type} for {field.name!r}")
-        return value
+def _value(field: StoredField, data: Encoded) -> Any:
     try:
-        return _DECODERS[field.type](data[field.member])
+        return _DECODERS[field.type](data)
     except ValueError as error:
         return BadValue(f"its {field.name} is no {field.type}: {error}")
 
 
-def _document(data: bytes) -> Any:
+def _inside(field: StoredField, document: Any) -> Any:
+    """A value in the json member, or all of it."""
+    if isinstance(document, BadValue) or field.name == "json":
+        return document
+    inside = document.get("fields")
+    for name, value in inside.items() if isinstance(inside, dict) else ():
+        if _stored_name(name) == field.name and _FITS[field.type](value):
+            return value
+    return BadValue(f"its json member has no {field.type} for {field.name!r}")
+
+
+def _document(data: Encoded) -> Any:
     try:
-        document = json.loads(data)
+        document = json.loads(bytes(data))
     except (ValueError, RecursionError) as error:
         return BadValue(f"its json member is no JSON: {error}")
     return document if isinstance(document, dict) else BadValue("its json member is no object")
@@ -151,16 +154,16 @@ def _stored_name(name: str) -> str:
     return re.sub(r"[^a-z0-9_]", "_", name.lower())
 
 
-def _array(data: bytes) -> np.ndarray:
+def _array(data: Encoded) -> np.ndarray:
     # Arrays of one shape and type have one header; parsing it takes longer than all the rest.
     start = 10 + int.from_bytes(data[8:10], "little")
     if data[:8] == b"\x93NUMPY\x01\x00" and len(data) >= start:
-        shape, fortran, dtype = _npy_header(data[:start])
-        count = int(np.prod(shape, dtype=object)) if shape else 1
+        shape, fortran, dtype = _npy_header(bytes(data[:start]))
+        count = math.prod(shape)
         if not dtype.hasobject and len(data) - start == count * dtype.itemsize:
             values = np.frombuffer(data, dtype, count, start)
             return values.reshape(shape[::-1]).T if fortran else values.reshape(shape)
-    return parse_npy(data)
+    return parse_npy(bytes(data))
 
 
 @lru_cache(maxsize=1024)
@@ -174,21 +177,21 @@ def _npy_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype]:
         raise ValueError(f"its header is damaged ({type(error).__name__})") from error
 
 
-def _number(data: bytes) -> int | float:
-    value = json.loads(data)
+def _number(data: Encoded) -> int | float:
+    value = json.loads(bytes(data))
     if not _FITS["number"](value):
         raise ValueError("it holds something else")
     return value
 
 
-_DECODERS: Mapping[str, Callable[[bytes], Any]] = {
+_DECODERS: Mapping[str, Callable[[Encoded], Any]] = {
     "array": _array,
     "bytes": bytes,
-    "class": int,
+    "class": lambda data: int(bytes(data)),
     "image": bytes,
-    "json": json.loads,
+    "json": lambda data: json.loads(bytes(data)),
     "number": _number,
-    "text": lambda data: data.decode("utf-8"),
+    "text": lambda data: str(data, "utf-8"),
 }
 
 _FITS: Mapping[str, Callable[[Any], bool]] = {

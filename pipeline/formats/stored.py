@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,6 +13,7 @@ from ..errors import DamagedDatasetError, UsageError
 from .index import INDEX_NAME, open_index
 from .manifest import Manifest
 from .names import Names, open_names
+from .reading import Encoded
 
 
 class StoredSource:
@@ -80,6 +82,10 @@ class StoredSource:
     def read_field(self, row: int, field: str) -> bytes:
         """The stored bytes of one of a row's fields that are members of their own; raises as `read` does."""
         raise NotImplementedError
+
+    def read_members(self, rows: np.ndarray, field: str) -> Sequence[Encoded]:
+        """What `read_field` gives for these rows, shape (n,), in their order."""
+        return [self.read_field(row, field) for row in rows.tolist()]
 
     def close(self) -> None:
         """Let go of open files; reading opens them again."""

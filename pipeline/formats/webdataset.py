@@ -57,17 +57,22 @@ class WebDatasetSource(StoredSource):
 
     def read_rows(self, rows: np.ndarray) -> list[memoryview]:
         """See `ManyReader`."""
+        return self.read_members(rows, "image")
+
+    def read_members(self, rows: np.ndarray, field: str) -> list[memoryview]:
+        """What `read_field` gives for these rows, shape (n,), in their order."""
+        self._checked_member(field)
         if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self):
             self._checked_row(int(rows.min()) if rows.min() < 0 else int(rows.max()))
         # As a plain array: each step on a memory map makes another memory map, which is slow.
         entries = self.index.view(np.ndarray)[rows]
-        sizes = entries["size_image"].astype(np.int64)
+        sizes = entries[f"size_{field}"].astype(np.int64)
         ends = np.cumsum(sizes)
         memory = self._memory.get().take(int(ends[-1]) if len(ends) else 0)
         files: dict[int, _OpenFile] = {}
         encoded: list[memoryview] = []
         places = zip(
-            *(entries["shard"].tolist(), entries["offset_image"].tolist()),
+            *(entries["shard"].tolist(), entries[f"offset_{field}"].tolist()),
             *((ends - sizes).tolist(), ends.tolist()),
             strict=True,
         )

@@ -45,8 +45,8 @@ class ImageLoader:
     A batch is `(images, labels)`: uint8 of shape (b, 3, S, S) in channels-last memory and int64 of shape (b,), on the
     configured device; or, with `fields`, a dictionary of: `image` and `class` as above, `index` (row number, int64),
     `key` (int64), `box` (x, y, width, height in the EXIF-oriented picture; int32, shape (b, 4)), `flip` (bool),
-    `valid` (bool; False for repeats that pad the last batch, and for places filled instead of a corrupt sample), and the
-    fields that the dataset has itself, collated as `values.collated` says.
+    `valid` (bool; False for repeats that pad the last batch, and for places filled instead of a corrupt sample), and
+    the fields that the dataset has itself, collated as `values.collated` says.
     A batch belongs to its receiver: it is never written again.
 
     With persistent workers the next epoch's first batches are decoded while the last ones of this epoch are used.

@@ -78,7 +78,7 @@ def collated(values: Sequence[Any], *, pin: bool = False, channels_last: bool = 
 def _of_tensors(values: Sequence[Any], pin: bool, channels_last: bool) -> Any:
     tensors: list[torch.Tensor] = []
     for value in values:
-        tensor = as_tensor(value) if isinstance(value, torch.Tensor | np.ndarray) else None
+        tensor = _shared(value) if isinstance(value, torch.Tensor | np.ndarray) else None
         if tensor is None:
             return list(values)
         tensors.append(tensor)
@@ -108,6 +108,16 @@ def _of_numbers(values: Sequence[Any], pin: bool) -> Any:
     else:
         return list(values)
     return torch.tensor(numbers, dtype=dtype, pin_memory=pin)
+
+
+def _shared(value: torch.Tensor | np.ndarray) -> torch.Tensor | None:
+    """As `as_tensor`, but over the array's own memory where torch can have it."""
+    if isinstance(value, np.ndarray) and value.flags.carray and value.dtype.isnative:
+        try:
+            return torch.from_numpy(value)
+        except TypeError:
+            return None
+    return as_tensor(value)
 
 
 def as_tensor(value: torch.Tensor | np.ndarray) -> torch.Tensor | None:

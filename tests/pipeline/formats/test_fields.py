@@ -19,7 +19,9 @@ def saved(array: Any, **options: Any) -> bytes:
 
 
 def value_of(kind: Any, data: bytes) -> Any:
-    return fields._value(StoredField("it", kind, "it"), {"it": data}, None)
+    values = [fields._value(StoredField("it", kind, "it"), each) for each in (data, memoryview(data))]
+    assert type(values[0]) is type(values[1])
+    return values[0]
 
 
 @pytest.mark.parametrize(
@@ -84,7 +86,7 @@ def test_other_values_that_do_not_parse_are_bad(kind: Any, data: bytes) -> None:
 )
 def test_values_inside_the_json_member_go_by_the_manifests_names(document: bytes, kind: Any, expected: Any) -> None:
     field = StoredField("it", kind, "json")
-    assert fields._value(field, {}, fields._document(document)) == expected
+    assert fields._inside(field, fields._document(document)) == expected
 
 
 @pytest.mark.parametrize(
@@ -93,4 +95,4 @@ def test_values_inside_the_json_member_go_by_the_manifests_names(document: bytes
 )
 def test_json_members_without_the_value_are_bad(document: bytes) -> None:
     field = StoredField("it", "number", "json")
-    assert isinstance(fields._value(field, {}, fields._document(document)), BadValue)
+    assert isinstance(fields._inside(field, fields._document(document)), BadValue)

@@ -60,7 +60,7 @@ _OF_BACKENDS = {"gpu_share": ("hybrid",), "hw_decoder_load": ("dali", "hybrid"),
 _TORCH_ONLY = {
     "sampler": "the order comes from shuffle= and seed=, and subset=, balance= and weights= choose samples",
     "batch_sampler": "the order comes from shuffle= and seed=",
-    "collate_fn": "batches are whole arrays; choose with fields=",
+    "collate_fn": "batches are whole arrays; choose with fields=, change with batch_transform=",
     "worker_init_fn": "workers hold no random state",
     "generator": "randomness comes from seed=",
     "pin_memory_device": "use device=",
@@ -216,6 +216,12 @@ def _stored(source: str | Path | Source, arguments: dict[str, Any]) -> ImageLoad
                 remedy="Leave it out.",
             )
     _refuse_unknown(given, (*_SHARED, *_OURS, "tuned"), "a stored dataset")
+    if callable(given.get("augment")):
+        raise UsageError(
+            "augment names how images are cropped and flipped, 'train' or 'eval'",
+            got=f"augment={given['augment']!r}",
+            remedy="Give a function as transform= (of each sample, on the CPU) or batch_transform= (on the device).",
+        )
     opened = source if isinstance(source, Source) else open_source(source)
     try:
         config = _config(opened, given)

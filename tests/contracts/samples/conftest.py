@@ -48,7 +48,6 @@ def _cuda(backend: str, workers: int) -> Any:
 CASES = [
     pytest.param(("threads", 0), id="threads-0"),
     pytest.param(("threads", 3), id="threads-3"),
-    pytest.param(("processes", 1), id="processes-1"),
     pytest.param(("processes", 2), id="processes-2"),
     _dali("dali", 2),
     _dali("hybrid", 3),

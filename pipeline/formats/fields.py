@@ -133,7 +133,7 @@ def _inside(field: StoredField, document: Any) -> Any:
     """A value in the json member, or all of it."""
     if isinstance(document, BadValue) or field.name == "json":
         return document
-    inside = document.get("fields")
+    inside = document.get("fields") if isinstance(document, dict) else None
     for name, value in inside.items() if isinstance(inside, dict) else ():
         if _stored_name(name) == field.name and _FITS[field.type](value):
             return value
@@ -142,10 +142,9 @@ def _inside(field: StoredField, document: Any) -> Any:
 
 def _document(data: Encoded) -> Any:
     try:
-        document = json.loads(bytes(data))
+        return json.loads(bytes(data))
     except (ValueError, RecursionError) as error:
         return BadValue(f"its json member is no JSON: {error}")
-    return document if isinstance(document, dict) else BadValue("its json member is no object")
 
 
 @lru_cache(maxsize=4096)

@@ -89,6 +89,12 @@ def test_values_inside_the_json_member_go_by_the_manifests_names(document: bytes
     assert fields._inside(field, fields._document(document)) == expected
 
 
+def test_the_json_member_itself_may_be_anything() -> None:
+    # Tars of other tools, indexed in place, hold lists and numbers there too.
+    for text, expected in ((b"[1]", [1]), (b"3", 3), (b"null", None)):
+        assert fields._inside(StoredField("json", "json", "json"), fields._document(text)) == expected
+
+
 @pytest.mark.parametrize(
     "document",
     [b"[]", b"{", b"{}", b'{"fields": 1}', b'{"fields": {}}', b'{"fields": {"it": true}}', b"[" * 100_000],

@@ -125,7 +125,7 @@ def mean_sizes(source: Source, names: Sequence[str]) -> float:
 def _value(field: StoredField, data: Encoded) -> Any:
     try:
         return _DECODERS[field.type](data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return BadValue(f"its {field.name} is no {field.type}: {error}")
 
 

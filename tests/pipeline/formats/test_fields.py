@@ -49,7 +49,6 @@ def test_arrays_are_those_of_numpy(array: np.ndarray, version: tuple[int, int]) 
     "damage",
     [
         lambda data: data[:-1],
-        lambda data: data + b"\0",
         lambda data: data[:40],
         lambda data: b"",
         lambda data: data.replace(b"<i8", b"<i9"),
@@ -63,15 +62,16 @@ def test_arrays_are_those_of_numpy(array: np.ndarray, version: tuple[int, int]) 
 def test_damaged_arrays_are_bad_values(damage: Any) -> None:
     whole = saved(np.arange(6).reshape(2, 3))
     assert damage(whole) != whole
-    if damage(whole) == whole + b"\0":
-        pytest.skip("numpy reads arrays that more follows")
     got = value_of("array", damage(whole))
 
     assert isinstance(got, BadValue)
     assert got.reason.startswith("its it is no array: ")
 
 
-@pytest.mark.parametrize(("kind", "data"), [("text", b"\xff"), ("number", b"1e"), ("json", b"{"), ("number", b'"1"')])
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [("text", b"\xff"), ("number", b"1e"), ("json", b"{"), ("json", b"[" * 100_000), ("number", b'"1"')],
+)
 def test_other_values_that_do_not_parse_are_bad(kind: Any, data: bytes) -> None:
     assert isinstance(value_of(kind, data), BadValue)
 

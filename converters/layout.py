@@ -47,21 +47,22 @@ class Layout:
         have their names as extensions. Further texts, numbers and JSON values go into the json member.
 
         Raises:
-            UsageError: not exactly one image and one class, or names that cannot be told apart or are taken.
+            UsageError: not exactly one class, more than one image, none and no further field, or names that cannot be
+                told apart or are taken.
         """
+        further = [field for field in fields if field.type not in ("image", "class")]
         for kind in ("image", "class"):
             found = [field.name for field in fields if field.type == kind]
-            if len(found) != 1:
+            if len(found) != 1 and (kind == "class" or found or not further):
                 raise UsageError(
                     f"a source must have one {kind} in each sample",
                     got=", ".join(found) or f"no field of type {kind}",
                     remedy=f"Say which it is (--{'image' if kind == 'image' else 'label'}-column).",
                 )
-        further = [field for field in fields if field.type not in ("image", "class")]
-        types: dict[str, Mapping[str, str | None]] = {
-            "image": {"type": "image", "ext": None},
-            "class": {"type": "class", "ext": "cls"},
-        }
+        types: dict[str, Mapping[str, str | None]] = {}
+        if any(field.type == "image" for field in fields):
+            types["image"] = {"type": "image", "ext": None}
+        types["class"] = {"type": "class", "ext": "cls"}
         names: dict[str, str] = {}
         inside: dict[str, Mapping[str, str | None]] = {}
         for field in further:
@@ -95,16 +96,20 @@ class Layout:
         label: int,
         class_name: str,
         name: bytes,
-        image: bytes,
+        image: bytes | None,
         values: Mapping[str, Any],
         made: Mapping[str, Any] | None = None,
     ) -> dict[str, bytes]:
         """The members' bytes by stored name, in order; `made` goes into the json member as `image`.
 
+        Args:
+            image: None where there is no such field.
+
         Raises:
             SampleRejectedError: a declared value is missing or of another type.
         """
-        stored: dict[str, bytes] = {"image": image, "class": b"%d" % label}
+        stored = {} if image is None else {"image": image}
+        stored["class"] = b"%d" % label
         inside: dict[str, Any] = {}
         for stored_name, original in self.names.items():
             kind, ext = self.types[stored_name]["type"], self.types[stored_name]["ext"]

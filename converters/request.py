@@ -111,7 +111,9 @@ class Job:
         read again: staging them costs writing and reading all of them once more."""
         if self.output.kind == "webdataset":
             return "published"
-        return "without_images" if self.source.rereads and self.plan.options.image.kind == "keep" else "staged"
+        has_images = any(field.type == "image" for field in self.source.fields)
+        aside = has_images and self.source.rereads and self.plan.options.image.kind == "keep"
+        return "without_images" if aside else "staged"
 
     @property
     def bytes_needed(self) -> int:
@@ -159,7 +161,12 @@ def prepare(request: Request) -> list[Job]:
         destination.check_ours()
     with _source_errors(location):
         source = list_input(location, request.input)
-    Layout.of(source.fields)
+    if "image" not in Layout.of(source.fields).types and request.plan_options.image.kind != "keep":
+        raise UsageError(
+            "the image option is for sources with images",
+            got=f"--image {request.image} for {location}, which has none",
+            remedy="Leave it out.",
+        )
     jobs = []
     cores = request.cores
     for part, selection in select(source, request.selection).items():

@@ -192,6 +192,7 @@ class _Packing:
         self._refused, self._labels = source.refused or {}, source.labels
         self._members = tuple(layout.members.items())
         self._stores_images = task.use != "without_images"
+        self._has_images = "image" in layout.types
         self._row = row_struct(tuple(layout.members))
         self._rows = bytearray(self._row.size * (task.stop - task.start))
         self.rejects: list[Reject] = []
@@ -248,13 +249,15 @@ class _Packing:
             if (reason := self._refused.get(sample.row)) is not None:
                 raise SampleRejectedError(reason)
             sample.record = self._source.read(sample.row)
-            if not sample.record.image:
+            if self._has_images and not sample.record.image:
                 raise SampleRejectedError("the sample must have an image")
         except SampleRejectedError as error:
             sample.error = error
 
     def _make(self, group: list[_Sample], pool: ThreadPoolExecutor | None) -> None:
         """Check the images, and change them where that is asked for; by a pool: begin to."""
+        if not self._has_images:
+            return
         option, check = self._task.image, self._task.check
         for sample in group:
             if sample.error is not None:
@@ -291,9 +294,7 @@ class _Packing:
     def _encode(self, sample: _Sample) -> None:
         source, record = self._source, sample.record
         assert record is not None
-        assert record.image is not None
         made = sample.made.result() if isinstance(sample.made, Future) else sample.made
-        assert made is not None
         sample.made = made
         label = int(self._labels[sample.row])
         if not 0 <= label < len(source.class_names):
@@ -302,9 +303,9 @@ class _Packing:
             label=label,
             class_name=source.class_names[label],
             name=sample.name,
-            image=made.data,
+            image=made.data if made is not None else None,
             values=record.values,
-            made=done_to(record.image, made, self._task.image, record.done),
+            made=done_to(record.image or b"", made, self._task.image, record.done) if made is not None else None,
         )
         if max(map(len, values.values())) > LARGEST_MEMBER:
             raise SampleRejectedError("each value of a sample must be smaller than 8 GiB")
@@ -312,25 +313,31 @@ class _Packing:
 
     def _write(self, tar: TarWriter, sample: _Sample) -> None:
         made, values = sample.made, sample.values
-        assert isinstance(made, Rewritten)
         assert values is not None
-        head = made.header
-        if head.notes:
-            self.notes.update(head.notes)
-        given = os.path.splitext(sample.name)[1][1:].decode("latin-1").lower()
-        if given and EXTENSIONS_OF.get(given, given) != made.source.ext:
-            self.notes["extension_differs"] += 1
+        # Of an image that is not there: no size, upright, of unknown mode, without an extension.
+        shape, ext = (0, 0, 1, 0), ""
+        if self._has_images:
+            assert isinstance(made, Rewritten)
+            head = made.header
+            shape, ext = (head.width, head.height, head.orientation, mode_code(head.mode)), head.ext
+            self._note(sample, made)
         # In the order of the index's columns.
-        row: list[Any] = [sample.key, 0, int(self._labels[sample.row]), head.width, head.height, head.orientation]
-        row += (mode_code(head.mode), head.ext.encode("ascii"))
+        row: list[Any] = [sample.key, 0, int(self._labels[sample.row]), *shape, ext.encode("ascii")]
         for field, extension in self._members:
             value = values[field]
             offset = 0
             if self._stores_images or field != "image":
-                offset = tar.add(member_name(sample.key, extension or head.ext), value)
+                offset = tar.add(member_name(sample.key, extension or ext), value)
             row += (offset, len(value), xxhash.xxh3_64_intdigest(value))
         self._row.pack_into(self._rows, self._row.size * self.stored, *row)
         self.stored += 1
+
+    def _note(self, sample: _Sample, made: Rewritten) -> None:
+        if made.header.notes:
+            self.notes.update(made.header.notes)
+        given = os.path.splitext(sample.name)[1][1:].decode("latin-1").lower()
+        if given and EXTENSIONS_OF.get(given, given) != made.source.ext:
+            self.notes["extension_differs"] += 1
 
 
 def member_name(key: int, extension: str) -> str:

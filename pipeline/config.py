@@ -40,7 +40,6 @@ Tail = Literal["drop", "pad", "partial"]
 OnError = Literal["raise", "skip"]
 Order = Literal["global", "sharded"]
 Balance = Literal["class"]
-FieldName = Literal["image", "class", "index", "key", "box", "flip", "valid"]
 
 SCHEMA_VERSION = 1
 
@@ -247,7 +246,8 @@ class LoaderConfig(_Json):
         device_augment: augmentations of whole batches on the device, with parameters from (seed, epoch, key).
         dtype: of the images; floating-point ones are divided by 255.
         normalize: mean and standard deviation of the channels in units of 0 to 1, or "imagenet"; None for none.
-        fields: None gives (images, labels) pairs, otherwise dictionaries of these fields.
+        fields: None gives (images, labels) pairs, otherwise dictionaries of these fields; which there are depends on
+            the dataset.
         on_error: raise on a corrupt sample, or fill its place from the same batch and count it.
         rank, world_size: which part of each global batch is this process's.
         device: where batches arrive ("cpu", "cuda", "cuda:0").
@@ -305,7 +305,9 @@ class LoaderConfig(_Json):
             if not self.fields:
                 raise ConfigError("fields must name at least one field", remedy="Leave fields out for pairs.")
             for field in self.fields:
-                _check_choice("each of fields", field, get_args(FieldName))
+                _check_text("each of fields", field)
+            if len(set(self.fields)) != len(self.fields):
+                raise ConfigError("fields must differ", got=", ".join(self.fields), remedy="Name each once.")
         _check_choice("on_error", self.on_error, get_args(OnError))
         _check_int("world_size", self.world_size, 1)
         _check_int("rank", self.rank, 0, self.world_size - 1)

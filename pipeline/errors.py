@@ -15,10 +15,12 @@ __all__ = [
     "DeviceError",
     "MissingDependencyError",
     "ResourceError",
+    "SampleError",
     "SampleRejectedError",
     "SchemaVersionError",
     "SourceChangedError",
     "StepError",
+    "TransformError",
     "TunedConfigMismatchError",
     "UsageError",
     "WellfedError",
@@ -98,8 +100,8 @@ class SampleRejectedError(WellfedError):
     """One input sample cannot be stored; the conversion counts it and goes on."""
 
 
-class CorruptSampleError(WellfedError):
-    """A stored sample does not decode; names dataset, index (row) and original path."""
+class SampleError(WellfedError):
+    """A stored sample cannot be handed over; names dataset, index (row) and original path."""
 
     def __init__(
         self,
@@ -118,6 +120,14 @@ class CorruptSampleError(WellfedError):
 
     def __str__(self) -> str:
         return f"{super().__str__()} Sample {self.index} of {self.dataset}, originally {self.path!r}."
+
+
+class CorruptSampleError(SampleError):
+    """A stored sample does not decode."""
+
+
+class TransformError(SampleError):
+    """The user's transform raised on a sample; its exception is the cause, across processes its traceback a note."""
 
 
 class DamagedDatasetError(WellfedError):

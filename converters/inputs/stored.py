@@ -77,6 +77,9 @@ class StoredInput(ListedInput):
         members = tuple(manifest.members)
         index = open_index(directory / INDEX_NAME, fields=members, samples=manifest.samples)
         _check_shards(directory, manifest)
+        # Of samples without an image, what there is of them.
+        measured = ("image",) if "image" in members else members
+        sizes = np.sum([index[f"size_{field}"] for field in measured], axis=0)
         names, class_names = open_names(directory, manifest.samples), manifest.class_names
         builder = ListingBuilder()
         for key, reject in _planned(directory, manifest, index):
@@ -88,7 +91,7 @@ class StoredInput(ListedInput):
             builder.add(
                 names.bytes_at(key),
                 label=label if options.classes is None or not 0 <= label < len(class_names) else class_names[label],
-                size=int(index["size_image"][key]),
+                size=int(sizes[key]),
                 stored=key,
             )
         content = hashlib.sha256(repr(sorted(manifest.field_types.items())).encode())
@@ -120,7 +123,7 @@ class StoredInput(ListedInput):
                 values[field.name] = _decoded(field, raw[field.name])
             elif field.name in inside:
                 values[field.name] = inside[field.name]
-        return Record(raw["image"], values, _entry(document, "image") or None)
+        return Record(raw.get("image"), values, _entry(document, "image") or None)
 
     def _members(self) -> Iterator[str]:
         manifest = self._source.manifest

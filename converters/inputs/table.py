@@ -34,6 +34,9 @@ _FORMATS = {
     ".parquet": "parquet",
     ".pq": "parquet",
 }
+ONE_CLASS = "all"
+"""The class of all samples of a table that has neither images nor labels."""
+
 _AT_ONCE = 1000
 """Rows whose objects a store is asked about together; also all of the table that listing holds."""
 
@@ -196,7 +199,7 @@ class _Lister:
         self._rule = None
         if options.label_regex is not None and options.label_column is None:
             self._rule, self.label_column = label_rule(options.label_regex), None
-        elif self.label_column is None:
+        elif self.label_column is None and self.image_column is not None:
             raise missing("label", None, there)
         for name, _ in options.columns:
             if name not in there:
@@ -226,9 +229,11 @@ class _Lister:
         try:
             # Before the image, so that a class of which every image is refused keeps its index.
             if self._rule is None:
-                label = self._label(row.values[self.label_column or ""])
+                label = self._label(row.values[self.label_column]) if self.label_column is not None else ONE_CLASS
             if self.image_column is not None:
                 place, size = self._place(row.values[self.image_column])
+            else:
+                size = self._table.bytes_of(row)
             if self._rule is not None:
                 label = label_of(self._rule, place.name) if place is not None else None
                 if label is None:

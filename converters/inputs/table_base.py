@@ -66,6 +66,10 @@ class Table(Protocol):
         """The values of one row again. Raises SampleRejectedError where they are not there any more."""
         ...
 
+    def bytes_of(self, row: Row) -> int:
+        """About how much the row holds, at least 1."""
+        ...
+
     def content(self) -> str:
         """Digest of the whole table, once `rows` is exhausted."""
         ...

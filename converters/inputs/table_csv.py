@@ -113,6 +113,10 @@ class CsvTable:
             raise SampleRejectedError("the row must be a CSV record", got=str(error)) from error
         return {name: cells[at] for name, at in self._places(columns)}
 
+    def bytes_of(self, row: Row) -> int:
+        """Those of its line."""
+        return max(1, row.length)
+
     def content(self) -> str:
         """SHA-256 of the file."""
         return self._file.digest

@@ -73,6 +73,10 @@ class JsonTable:
             raise SampleRejectedError(fault)
         return {name: values.get(name) for name in columns}
 
+    def bytes_of(self, row: Row) -> int:
+        """Those of its line."""
+        return max(1, row.length)
+
     def content(self) -> str:
         """SHA-256 of the file."""
         return self._file.digest

@@ -216,6 +216,12 @@ class ParquetTable:
             self._stream = _Stream(file, group, columns)
         return self._stream.batch_with(row)
 
+    def bytes_of(self, row: Row) -> int:
+        """The mean of the file's rows, not compressed."""
+        facts = self._files.get().metadata
+        total = sum(facts.row_group(number).total_byte_size for number in range(facts.num_row_groups))
+        return max(1, total // max(1, facts.num_rows))
+
     def content(self) -> str:
         """SHA-256 of the footer, which holds the sizes and statistics of all columns, and of the file's size."""
         with self._bytes() as source:

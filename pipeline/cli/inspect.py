@@ -27,6 +27,14 @@ def inspect(
     try:
         _check_has_image(source)
         summary = summarize(source)
+        if html is not None and summary["image_bytes"] is None:
+            from ..errors import UsageError
+
+            raise UsageError(
+                "a page of thumbnails and histograms is of images",
+                got=f"{source.location}, which has the fields {', '.join(summary['fields'])}",
+                remedy="Leave --html out.",
+            )
         if html is not None:
             from ..report import render_dataset, write_atomically
 
@@ -66,12 +74,13 @@ def _text(summary: dict[str, Any]) -> str:
     from ..formats.summary import printable
 
     sizes = summary["image_bytes"]
+    images = f"{_bytes(sizes['total'])} of images" if sizes is not None else "no images"
     lines = [
         f"{printable(summary['location'])}: {summary['kind']}, {summary['samples']:,} samples in "
-        f"{len(summary['classes']):,} classes, {_bytes(sizes['total'])} of images",
+        f"{len(summary['classes']):,} classes, {images}",
         f"fingerprint  {summary['fingerprint']}",
     ]
-    if "mean" in sizes:
+    if sizes is not None and "mean" in sizes:
         lines.append(
             f"image bytes  {_bytes(sizes['min'])} to {_bytes(sizes['max'])}, "
             f"mean {_bytes(sizes['mean'])}, median {_bytes(sizes['median'])}"

@@ -47,7 +47,7 @@ class LmdbSource(StoredSource):
     def read_field(self, row: int, field: str) -> bytes:
         """The stored bytes of one of a row's fields that are entries of their own; see `read`."""
         entry = self.index[self._checked_row(row)]
-        extension = self._manifest.members[field]
+        extension = self._manifest.members[self._checked_member(field)]
         key = b"%010d." % int(entry["key"]) + (bytes(entry["ext"]) if extension is None else extension.encode("ascii"))
         with ENVIRONMENTS:
             held = self._held.get()
@@ -61,13 +61,20 @@ class LmdbSource(StoredSource):
                 raise self._damaged(row, DATA_NAME, str(error)) from error
         if data is None or len(data) != int(entry[f"size_{field}"]):
             what = f"no key {key.decode('ascii', 'replace')}" if data is None else f"{len(data)} bytes"
-            raise self._damaged(row, DATA_NAME, f"{what}, where the index says {int(entry['size_image'])} bytes")
+            raise self._damaged(row, DATA_NAME, f"{what}, where the index says {int(entry[f'size_{field}'])} bytes")
         return data
 
     @cached_property
     def shards(self) -> np.ndarray:
-        """Stretches of 256 MiB of images, as shards would have: entries lie in the file in the order of their keys."""
-        return (np.cumsum(self.index["size_image"], dtype=np.uint64) // np.uint64(STRETCH_BYTES)).astype(np.uint32)
+        """Stretches of 256 MiB of images, as shards would have: entries lie in the file in the order of their keys.
+
+        Of samples without an image, all that they have counts.
+        """
+        members = ("image",) if "image" in self._manifest.members else tuple(self._manifest.members)
+        ends = np.zeros(1, dtype=np.uint64)
+        for member in members:
+            ends = ends + np.cumsum(self.index[f"size_{member}"], dtype=np.uint64)
+        return (ends // np.uint64(STRETCH_BYTES)).astype(np.uint32)
 
     def close(self) -> None:
         """Let go of the environment; it closes with its last user, and reading opens it again."""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from ..errors import DamagedDatasetError
+from ..errors import DamagedDatasetError, UsageError
 from .index import INDEX_NAME, open_index
 from .manifest import Manifest
 from .names import Names, open_names
+from .reading import Encoded
 
 
 class StoredSource:
@@ -43,12 +45,6 @@ class StoredSource:
                 f"{self._location!r} must hold a {self.kind} dataset",
                 got=self._manifest.kind,
                 remedy="Open it with open_source.",
-            )
-        if "image" not in self._manifest.fields:
-            raise DamagedDatasetError(
-                f"the dataset {self._location!r} must have the field 'image'",
-                got=", ".join(self._manifest.fields),
-                remedy="Convert the dataset again.",
             )
 
     @property
@@ -87,6 +83,10 @@ class StoredSource:
         """The stored bytes of one of a row's fields that are members of their own; raises as `read` does."""
         raise NotImplementedError
 
+    def read_members(self, rows: np.ndarray, field: str) -> Sequence[Encoded]:
+        """What `read_field` gives for these rows, shape (n,), in their order."""
+        return [self.read_field(row, field) for row in rows.tolist()]
+
     def close(self) -> None:
         """Let go of open files; reading opens them again."""
         raise NotImplementedError
@@ -105,9 +105,19 @@ class StoredSource:
             raise IndexError(f"row {row} of {self._location!r}, which has {len(self)}")
         return int(row)
 
+    def _checked_member(self, field: str) -> str:
+        if field not in self._manifest.members:
+            raise UsageError(
+                f"what is read of {self._location!r} must be a member of its samples: "
+                f"{', '.join(self._manifest.members)}",
+                got=field,
+                remedy="Name one of those.",
+            )
+        return field
+
     def _damaged(self, row: int, shard: str, what: str) -> DamagedDatasetError:
         return DamagedDatasetError(
-            f"shard {shard!r} of {self._location!r} must hold the whole image of row {row}",
+            f"shard {shard!r} of {self._location!r} must hold all of row {row}",
             got=what,
             remedy="Run `wellfed verify` on the dataset; copy the shard again or convert again.",
         )

@@ -19,13 +19,15 @@ def summarize(source: Source) -> dict[str, Any]:
     Returns:
         "kind", "location", "fingerprint", "samples", "classes" ([{"name", "samples"}], in label order),
         "image_bytes", "width" and "height" ({"total" (bytes only), "min", "mean", "median", "max"}; pixels as encoded;
-        None with the reason in "not_measured" where headers were not read), "modes" and "orientations" (counts, None
-        likewise), "extensions", "rejected", "skipped", "notes", and for a converted dataset "fields", "shards",
-        "files", "options", "source", "tool_version".
+        None with the reason in "not_measured" where headers were not read or there are no images), "modes",
+        "orientations" and "extensions" (counts, None likewise), "rejected", "skipped", "notes", and for a converted
+        dataset "fields", "shards", "files", "options", "source", "tool_version".
     """
     index = source.index
     labels = np.bincount(index["label"], minlength=len(source.class_names))
-    measured = bool(np.all(index["width"] > 0))
+    has_images = "size_image" in (index.dtype.names or ())
+    measured = has_images and bool(np.all(index["width"] > 0))
+    reason = "image headers are not read before conversion" if has_images else "the dataset has no images"
     summary: dict[str, Any] = {
         "kind": source.kind,
         "location": source.location,
@@ -34,13 +36,15 @@ def summarize(source: Source) -> dict[str, Any]:
         "classes": [
             {"name": name, "samples": int(count)} for name, count in zip(source.class_names, labels, strict=True)
         ],
-        "image_bytes": {"total": int(index["size_image"].sum()), **(_spread(index["size_image"]) or {})},
+        "image_bytes": {"total": int(index["size_image"].sum()), **(_spread(index["size_image"]) or {})}
+        if has_images
+        else None,
         "width": _spread(index["width"]) if measured else None,
         "height": _spread(index["height"]) if measured else None,
         "modes": _counts(index["mode"], [*MODES]) if measured else None,
         "orientations": _counts(index["orientation"], None) if measured else None,
-        "not_measured": None if measured else "image headers are not read before conversion",
-        "extensions": _counts(index["ext"], None),
+        "not_measured": None if measured else reason,
+        "extensions": _counts(index["ext"], None) if has_images else None,
     }
     if isinstance(source, StoredSource):
         manifest = source.manifest

@@ -46,7 +46,7 @@ class WebDatasetSource(StoredSource):
         """The stored bytes of one of a row's fields that are members of their own; see `read`."""
         entry = self.index[self._checked_row(row)]
         shard = self._manifest.shards[int(entry["shard"])]
-        size = int(entry[f"size_{field}"])
+        size = int(entry[f"size_{self._checked_member(field)}"])
         file = self._opened(int(entry["shard"]), row)
         try:
             data = os.pread(file.descriptor, size, int(entry[f"offset_{field}"]))
@@ -58,18 +58,25 @@ class WebDatasetSource(StoredSource):
 
     def read_rows(self, rows: np.ndarray) -> list[memoryview]:
         """See `ManyReader`."""
-        stretches = self.stretches(rows)
+        return self.read_members(rows, "image")
+
+    def read_members(self, rows: np.ndarray, field: str) -> list[memoryview]:
+        """What `read_field` gives for these rows, shape (n,), in their order."""
+        stretches = self._stretches_of(rows, self._checked_member(field))
         memory = stretches.take(int(stretches.sizes.sum()))
         whole = stretches.read(memory)
         if whole < len(rows):
             # Read alone, it says what is wrong with its shard.
             row = int(rows[whole])
-            self.read(row)
+            self.read_field(row, field)
             raise self._damaged(row, self._manifest.shards[int(self.index["shard"][row])].name, "too few bytes")
         return stretches.parted(memory)
 
     def stretches(self, rows: np.ndarray) -> Stretches:
         """See `InFiles`."""
+        return self._stretches_of(rows, "image")
+
+    def _stretches_of(self, rows: np.ndarray, field: str) -> Stretches:
         if len(rows) and ((low := int(rows.min())) < 0 or (high := int(rows.max())) >= len(self)):
             self._checked_row(low if low < 0 else high)
         # As a plain array: each step on a memory map makes another memory map, which is slow.
@@ -81,8 +88,8 @@ class WebDatasetSource(StoredSource):
                 files[shard] = self._opened(shard, row)
         return Stretches(
             descriptors=np.array([files[shard].descriptor for shard in shards], dtype=np.int32),
-            offsets=entries["offset_image"].astype(np.int64),
-            sizes=entries["size_image"].astype(np.int64),
+            offsets=entries[f"offset_{field}"].astype(np.int64),
+            sizes=entries[f"size_{field}"].astype(np.int64),
             files=tuple(files.values()),
             take=self._memory.get().take,
         )
@@ -120,8 +127,10 @@ class WebDatasetSource(StoredSource):
             hinted: the blocks told before; those of these rows are added.
         """
         index = self.index[rows]
-        starts = index["offset_image"].astype(np.int64)
-        ends = starts + index["size_image"].astype(np.int64)
+        # From the image, which comes first, or what does without one; what follows lies in the same blocks or the next.
+        first = next(iter(self._manifest.members))
+        starts = index[f"offset_{first}"].astype(np.int64)
+        ends = starts + index[f"size_{first}"].astype(np.int64)
         stretches = zip(index["shard"].tolist(), starts.tolist(), ends.tolist(), strict=True)
         blocks = {
             (shard, block)

@@ -100,8 +100,19 @@ class _InlineStream:
 
 def open_backend(decoder: BatchDecoder, config: LoaderConfig) -> Backend:
     """The backend that the configuration names; nothing is started yet."""
+    backend = _decoding_backend(decoder, config)
+    if not decoder.samples.deferred:
+        return backend
+    from .caller import CallerBackend
+
+    return CallerBackend(backend, decoder, config)
+
+
+def _decoding_backend(decoder: BatchDecoder, config: LoaderConfig) -> Backend:
     if config.settings.num_workers == 0:
         return InlineBackend(decoder, config)
-    module, name = BACKENDS[config.settings.backend].split(":")
+    # Without images there is nothing that a decoder on the GPU could do.
+    decodes = decoder.samples.with_image or config.settings.backend == "processes"
+    module, name = BACKENDS[config.settings.backend if decodes else "threads"].split(":")
     make: Callable[[BatchDecoder, LoaderConfig], Backend] = getattr(import_module(f".{module}", __package__), name)
     return make(decoder, config)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 import numpy as np
@@ -14,14 +14,17 @@ from ..decode.augment import crop_parameters, oriented_size
 from ..decode.chunk import decode_chunk, decode_files, read_encoded
 from ..decode.cpu import image_frame
 from ..errors import CorruptSampleError, SampleRejectedError, words_of
-from ..formats import Mix, RepeatedSource, Source
+from ..formats import Source
 from ..formats.reading import Encoded, stretches_of
 from ..sampling import with_repeats
 from .blocks import Blocks
 from .crops import DrawnCrops
 from .memory import does_not_fit
+from .samples import Samples, SampleValues
+from .transform import locate
+from .values import pinned
 
-__all__ = ["BatchDecoder", "BatchTask", "Decoded", "Fetched", "HostBatch", "SampleFailure"]
+__all__ = ["BatchDecoder", "BatchTask", "Decoded", "Fetched", "HostBatch", "SampleFailure", "with_broken"]
 
 Side = Literal["cpu", "gpu"]
 
@@ -71,6 +74,8 @@ class HostBatch:
         side: who decoded it, "cpu" or "gpu"; DALI on the CPU counts as the latter, whose place it takes.
         reference: samples that the "gpu" side could not decode and the CPU path did.
         made: recorded once images that lie on a CUDA device are written; None for images in host memory.
+        values: of stored fields, and results of a transform, place by place, until the batch is finished.
+        given: made of them; what `Samples.select` adds to, or takes instead of, the above.
     """
 
     task: BatchTask
@@ -85,14 +90,12 @@ class HostBatch:
     side: Side = "cpu"
     reference: int = 0
     made: Any = None
+    values: SampleValues = field(default_factory=SampleValues)
+    given: dict[str, Any] = field(default_factory=dict)
 
     def pin_memory(self, device: str | None = None) -> HostBatch:
         """A copy in page-locked memory; torch's pinning thread calls this by name."""
-        pinned: dict[str, Any] = {}
-        for field in fields(self):
-            value = getattr(self, field.name)
-            pinned[field.name] = value.pin_memory() if isinstance(value, torch.Tensor) else value
-        return HostBatch(**pinned)
+        return HostBatch(**{each.name: pinned(getattr(self, each.name)) for each in fields(self)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +145,12 @@ class SampleFailure:
     reason: str
 
 
+def with_broken(failures: list[SampleFailure], broken: dict[int, str]) -> list[SampleFailure]:
+    """The failures, and those of places whose stored values are broken, in the order of the places."""
+    reasons = broken | {failure.place: failure.reason for failure in failures}
+    return [SampleFailure(place, reason) for place, reason in sorted(reasons.items())]
+
+
 @dataclass(frozen=True, kw_only=True)
 class BatchDecoder:
     """Rows to arrays: read, find the size, draw the crop, decode.
@@ -155,6 +164,7 @@ class BatchDecoder:
         seed, augment, image_size, on_error: as in `LoaderConfig`.
         decode_mode: `LoaderConfig.decode`.
         pin_memory: allocate page-locked images; needs CUDA, so never in a worker process.
+        samples: what else a batch holds; without images none are read.
     """
 
     source: Source
@@ -164,6 +174,7 @@ class BatchDecoder:
     on_error: OnError
     pin_memory: bool = False
     decode_mode: DecodeMode = "fast"
+    samples: Samples = field(default_factory=Samples)
 
     def decode(self, task: BatchTask) -> HostBatch:
         """The whole batch, in this thread.
@@ -171,13 +182,15 @@ class BatchDecoder:
         Raises:
             CorruptSampleError: a sample does not decode, and `on_error` is "raise" or no sample of the batch decodes.
             DamagedDatasetError: a sample's bytes are missing.
+            TransformError: the transform raised.
         """
         batch = self.allocate(task)
         return self.finish(batch, self.decode_part(batch, 0, len(task.rows)))
 
     def batch_bytes(self, batch_size: int) -> int:
-        """Bytes of the images of one batch."""
-        return batch_size * 3 * self.image_size * self.image_size
+        """Bytes of one batch, at least 1: of its images, and of stored fields on average."""
+        pixels = 3 * self.image_size * self.image_size if self.samples.with_image else 0
+        return max(1, int(batch_size * (pixels + self.samples.stored_bytes)))
 
     def allocate(
         self, task: BatchTask, blocks: Blocks | None = None, *, pixels: torch.Tensor | None = None
@@ -203,6 +216,7 @@ class BatchDecoder:
             boxes=torch.zeros((count, 4), dtype=torch.int32),
             flips=torch.zeros(count, dtype=torch.bool),
             valid=torch.from_numpy(task.valid.copy()),
+            values=self.samples.begin(count),
         )
         if task.crops is not None:
             batch.boxes[:] = torch.from_numpy(task.crops.boxes)
@@ -212,7 +226,10 @@ class BatchDecoder:
         return batch
 
     def _pixels(self, count: int, blocks: Blocks | None) -> torch.Tensor:
-        shape = (count, self.image_size, self.image_size, 3)
+        side = self.image_size if self.samples.with_image else 0
+        shape = (count, side, side, 3)
+        if not side:
+            return torch.empty(shape, dtype=torch.uint8)
         try:
             if blocks is None or self.pin_memory:
                 return torch.empty(shape, dtype=torch.uint8, pin_memory=self.pin_memory)
@@ -229,7 +246,14 @@ class BatchDecoder:
 
         Raises:
             DamagedDatasetError: a sample's bytes are missing.
+            TransformError: the transform raised.
         """
+        failures = self._decode_images(batch, start, stop) if self.samples.with_image else []
+        failures = with_broken(failures, self.samples.read(batch, self.source, start, stop))
+        self.transform_part(batch, start, stop, failures)
+        return failures
+
+    def _decode_images(self, batch: HostBatch, start: int, stop: int) -> list[SampleFailure]:
         first, last = start, stop
         stretches = stretches_of(self.source, batch.task.rows[start:stop]) if batch.task.crops is not None else None
         if batch.task.crops is not None and stretches is not None:
@@ -243,6 +267,19 @@ class BatchDecoder:
             first, last = start + int(left[0]), start + int(left[-1]) + 1
         fetched = self.fetch(batch, first, last)
         return self.decode_fetched(batch, fetched, np.arange(last - first), batch.images[first:last])
+
+    def transform_part(self, batch: HostBatch, start: int, stop: int, failures: list[SampleFailure]) -> None:
+        """Run the transform on places start..stop-1, whose images lie in host memory and whose fields are read.
+
+        Args:
+            failures: of these places, or of all.
+
+        Raises:
+            TransformError: the transform raised.
+        """
+        batch.values.failed.update(failure.place for failure in failures)
+        if not self.samples.deferred:
+            self.samples.apply(batch, self.source, start, stop)
 
     def fetch(self, batch: HostBatch, start: int, stop: int) -> Fetched:
         """Read places start..stop-1, and draw their boxes and flips into the batch where its task brings none.
@@ -311,8 +348,13 @@ class BatchDecoder:
         Raises:
             CorruptSampleError: as in `decode`.
         """
-        if not failures:
-            return batch
+        if failures:
+            self._fill(batch, failures)
+        if not self.samples.deferred:
+            self.samples.finish(batch, pin=self.pin_memory)
+        return batch
+
+    def _fill(self, batch: HostBatch, failures: list[SampleFailure]) -> None:
         failed = {failure.place for failure in failures}
         count = len(batch.task.rows)
         if self.on_error == "raise" or len(failed) == count:
@@ -322,20 +364,14 @@ class BatchDecoder:
             for values in (batch.images, batch.labels, batch.rows, batch.keys, batch.boxes, batch.flips):
                 values[place] = values[donor]
             batch.valid[place] = False
+            batch.values.filled[place] = donor
         batch.skipped = len(failed)
-        return batch
 
     def _corrupt(self, batch: HostBatch, failure: SampleFailure) -> CorruptSampleError:
-        row = int(batch.task.rows[failure.place])
         remedy = "Replace it and convert again, or load with on_error='skip'."
         if self.on_error == "skip":
             remedy = "No sample of its batch decodes, so none can take its place: check the dataset."
-        # The row of the stored dataset, not of a copy that measuring repeats it in, nor of a mix.
-        source, own = self.source, row
-        if isinstance(source, Mix):
-            source, own = source.locate(row)
-        if isinstance(source, RepeatedSource):
-            own %= len(source.source)
+        source, own = locate(self.source, int(batch.task.rows[failure.place]))
         return CorruptSampleError(
             "every sample that is loaded must decode",
             got=failure.reason,

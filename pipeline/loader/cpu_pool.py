@@ -51,14 +51,31 @@ class CpuPool:
             chunks.append(self._submit(self._decoder.decode_fetched, batch, fetched, places[these], out[these]))
         return chunks
 
+    def transform(self, batch: HostBatch, failures: list[SampleFailure]) -> list[Chunk]:
+        """Run the transform on a batch whose images lie in host memory, in chunks."""
+
+        def transform(start: int, stop: int) -> list[SampleFailure]:
+            self._decoder.transform_part(batch, start, stop, failures)
+            return []
+
+        samples, count = self._decoder.samples, len(batch.task.rows)
+        if samples.transform is None or samples.deferred:
+            transform(0, count)
+            return []
+        return [
+            self._submit(transform, start, min(start + CHUNK_SAMPLES, count))
+            for start in range(0, count, CHUNK_SAMPLES)
+        ]
+
     def _submit(self, function: Callable[..., Result], *args: Any) -> Future[Result]:
         if self._threads is None:
             raise RuntimeError("a pool must be opened before it decodes")
         return self._threads.submit(function, *args)
 
-    def close(self) -> None:
+    def close(self, *, wait: bool = True) -> None:
+        """End the threads; with wait=False those that hang are left behind."""
         if self._threads is not None:
-            self._threads.shutdown(wait=True, cancel_futures=True)
+            self._threads.shutdown(wait=wait, cancel_futures=True)
             self._threads = None
 
 

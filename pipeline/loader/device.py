@@ -11,6 +11,7 @@ from ..errors import DeviceError
 from .backend import BatchStream
 from .batch import HostBatch
 from .finish import Finish, Tensors
+from .values import moved, tensors_in
 
 __all__ = ["Delivery", "check_device", "deliver"]
 
@@ -76,8 +77,8 @@ def _deliver_to_cuda(
             if batch.made is not None:
                 copies.wait_event(batch.made)
             # From page-locked memory these return at once; torch keeps the host memory until the copy is done.
-            there = {name: tensor.to(device, non_blocking=True) for name, tensor in select(batch).items()}
-            for tensor in there.values():
+            there = {name: moved(value, device) for name, value in select(batch).items()}
+            for tensor in tensors_in(there):
                 # What a backend decoded on the device is its stream's memory, and may be let go of below.
                 tensor.record_stream(copies)
             there = finish(batch, there)
@@ -98,7 +99,7 @@ def _deliver_to_cuda(
         batch, there, done = now
         current = torch.cuda.current_stream(device)
         current.wait_event(done)
-        for tensor in there.values():
+        for tensor in tensors_in(there):
             # The memory was taken on the copying stream and may not return to it while the consumer still computes.
             tensor.record_stream(current)
         yield batch, there

@@ -15,7 +15,7 @@ import torch
 from ..decode.ordinary import ordinary_jpegs
 from ..decode.orientation import stored_boxes, turns_after
 from ..formats.reading import Encoded
-from .batch import BatchDecoder, Fetched, HostBatch, SampleFailure, Side
+from .batch import BatchDecoder, Fetched, HostBatch, SampleFailure, Side, with_broken
 from .blocks import Blocks
 from .cpu_pool import Chunk, CpuPool, failures_of, give_up
 from .engines import Take
@@ -107,7 +107,7 @@ class _Work:
 
     batch: HostBatch
     pixels: torch.Tensor
-    reading: Future[tuple[Fetched, np.ndarray]]
+    reading: Future[tuple[Fetched, np.ndarray, dict[int, str]]]
     device: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     begun: bool = False
     odd: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -149,11 +149,12 @@ class DeviceEngine:
         if self._readers is None:
             self._readers = ThreadPoolExecutor(READ_AHEAD, "wellfed-read")
 
-    def close(self) -> None:
+    def close(self, *, wait: bool = True) -> None:
         if self._readers is not None:
-            self._readers.shutdown(wait=True, cancel_futures=True)
+            self._readers.shutdown(wait=wait, cancel_futures=True)
             self._readers = None
-        self._library.close()
+        if wait:
+            self._library.close()
 
     def batches(self, take: Take) -> Generator[HostBatch]:
         if self._device.type == "cuda":
@@ -188,18 +189,18 @@ class DeviceEngine:
         batch.side = self.side
         return _Work(batch=batch, pixels=pixels, reading=self._readers.submit(self._fetch, batch))
 
-    def _fetch(self, batch: HostBatch) -> tuple[Fetched, np.ndarray]:
-        """The samples, and which of them the library may decode."""
+    def _fetch(self, batch: HostBatch) -> tuple[Fetched, np.ndarray, dict[int, str]]:
+        """The samples, which of them the library may decode, and the places whose other fields are broken."""
         rows = batch.task.rows
         fetched = self._decoder.fetch(batch, 0, len(rows))
         usable = ~self._refused[rows]
         usable &= ordinary_jpegs(fetched.encoded, fetched.widths, fetched.heights)
-        return fetched, usable
+        return fetched, usable, self._decoder.samples.read(batch, self._decoder.source, 0, len(rows))
 
     def _begin(self, work: _Work) -> None:
         if work.reading.exception() is not None:
             return  # its turn to be raised comes in `_finish`
-        fetched, usable = work.reading.result()
+        fetched, usable, _ = work.reading.result()
         work.device = np.flatnonzero(usable)
         if len(work.device):
             self._library.begin(self._crops(work, fetched))
@@ -225,11 +226,11 @@ class DeviceEngine:
         size = self._decoder.image_size
         pixels = torch.empty((len(places), size, size, 3), dtype=torch.uint8, pin_memory=self._device.type == "cuda")
         work.odd, work.odd_pixels = places, pixels
-        fetched, _ = work.reading.result()
+        fetched, _, _ = work.reading.result()
         work.odd_chunks = self._pool.decode_places(work.batch, fetched, places, pixels.permute(0, 3, 1, 2))
 
     def _finish(self, work: _Work, running: deque[_Work]) -> HostBatch:
-        fetched, _ = work.reading.result()
+        fetched, _, broken = work.reading.result()
         work.batch.reference = len(work.odd)
         failures: list[SampleFailure] = []
         if work.begun:
@@ -243,12 +244,23 @@ class DeviceEngine:
             self._turn(work, fetched.orientations)
         else:
             failures += self._complete_odd(work)
+        failures = with_broken(failures, broken)
+        self._transform(work, failures)
         running.popleft()
-        batch = self._decoder.finish(work.batch, sorted(failures, key=lambda failure: failure.place))
-        if self._device.type == "cuda":
+        batch = self._decoder.finish(work.batch, failures)
+        if batch.images.is_cuda:
             batch.made = torch.cuda.Event()
             batch.made.record(self._stream)
         return batch
+
+    def _transform(self, work: _Work, failures: list[SampleFailure]) -> None:
+        """In the CPU path's threads, on pixels copied there."""
+        samples = self._decoder.samples
+        if samples.transform is not None and not samples.deferred:
+            work.batch.images = work.batch.images.cpu()
+        work.odd_chunks = self._pool.transform(work.batch, failures)
+        failures_of(work.odd_chunks)
+        work.odd_chunks = []
 
     def _collect(self, work: _Work) -> np.ndarray:
         """The library's pixels in their places; gives the places it failed on."""

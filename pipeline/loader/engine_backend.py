@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..config import LoaderConfig
+from ..errors import WorkerError
 from .batch import BatchTask
 from .cpu_pool import CpuPool
 from .engines import Dispatcher, Engine, EngineStream, Route
@@ -45,10 +46,18 @@ class EngineBackend:
         self._ahead = batches_ahead(batch_bytes, settings.prefetch_factor)
         self._timeout = config.timeout
         self._stream: EngineStream | None = None
+        self._hangs = False
 
     def run(self, tasks: Iterator[BatchTask]) -> EngineStream:
         if self._stream is not None:
             self._stream.close()
+            self._hangs = self._hangs or self._stream.hangs
+        if self._hangs:
+            self.close()
+            raise WorkerError(
+                "a loader whose decoders hang cannot go on: what they hold may be used by nobody else",
+                remedy="Make a new one.",
+            )
         self._pool.open()
         for engine in self._engines:
             engine.open()
@@ -60,7 +69,8 @@ class EngineBackend:
     def close(self) -> None:
         if self._stream is not None:
             self._stream.close()
+            self._hangs = self._hangs or self._stream.hangs
             self._stream = None
         for engine in self._engines:
-            engine.close()
-        self._pool.close()
+            engine.close(wait=not self._hangs)
+        self._pool.close(wait=not self._hangs)

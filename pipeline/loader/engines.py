@@ -45,7 +45,9 @@ class Engine(Protocol):
         """The decoded batches of the tasks taken, in that order; closing the generator gives up what is under way."""
         ...
 
-    def close(self) -> None: ...
+    def close(self, *, wait: bool = True) -> None:
+        """End its threads and close the decoder; with wait=False what hangs is left behind, and the decoder to it."""
+        ...
 
 
 class Dispatcher:
@@ -152,7 +154,8 @@ class Dispatcher:
                 if left is not None and left <= 0:
                     raise WorkerError(
                         f"a backend's decoders must finish a batch within timeout={timeout:g} seconds",
-                        remedy="Raise timeout=, or check that the storage of the dataset answers.",
+                        remedy="Raise timeout=, or check that the storage of the dataset answers and that no transform "
+                        "of yours hangs.",
                     )
                 self._changed.wait(left)
             if self._closed or self._delivered not in self._finished:
@@ -185,6 +188,8 @@ class EngineStream:
     def __init__(self, engines: tuple[Engine, ...], dispatcher: Dispatcher, *, timeout: float) -> None:
         self._dispatcher = dispatcher
         self._timeout = timeout
+        self.hangs = False
+        """A batch was not there after the timeout and may never be: its thread is not to be waited for."""
         self._threads = [
             threading.Thread(
                 target=_drive, args=(engine, dispatcher), name=f"wellfed-{engine.side}-decode", daemon=True
@@ -198,7 +203,11 @@ class EngineStream:
         return self
 
     def __next__(self) -> HostBatch:
-        return self._dispatcher.next(self._timeout)
+        try:
+            return self._dispatcher.next(self._timeout)
+        except WorkerError:
+            self.hangs = True
+            raise
 
     def ready(self) -> bool:
         return self._dispatcher.ready()
@@ -208,7 +217,9 @@ class EngineStream:
         for thread in self._threads:
             # The garbage collector may run this in any thread, and none can wait for itself.
             if thread is not threading.current_thread():
-                thread.join()
+                # A timeout says when to give up; a thread that is left behind ends with the program.
+                thread.join(0 if self.hangs else self._timeout or None)
+                self.hangs = self.hangs or thread.is_alive()
 
 
 def _drive(engine: Engine, dispatcher: Dispatcher) -> None:

@@ -13,11 +13,12 @@ from ..formats import Source, open_source
 from .images import ImageLoader
 from .passthrough import TORCH_POSITIONAL, stateful_loader, with_tuned
 from .ranks import found_ranks
+from .transform import auto_backend
 from .tuned import check_tuned, load_tuned
 
 __all__ = ["DataLoader", "make_loader"]
 
-AUTO_BACKEND = "threads"
+AUTO_BACKEND: BackendName = "threads"
 DEFAULTS = LoaderSettings()
 
 _SHARED = (
@@ -35,6 +36,7 @@ _OURS = (
     "augment",
     "backend",
     "balance",
+    "batch_transform",
     "decode",
     "device",
     "device_augment",
@@ -51,6 +53,7 @@ _OURS = (
     "seed",
     "subset",
     "tail",
+    "transform",
     "weights",
     "world_size",
 )
@@ -60,7 +63,7 @@ _OF_BACKENDS = {"gpu_share": ("hybrid",), "hw_decoder_load": ("dali", "hybrid"),
 _TORCH_ONLY = {
     "sampler": "the order comes from shuffle= and seed=, and subset=, balance= and weights= choose samples",
     "batch_sampler": "the order comes from shuffle= and seed=",
-    "collate_fn": "batches are whole arrays; choose with fields=",
+    "collate_fn": "batches are whole arrays; choose with fields=, change with batch_transform=",
     "worker_init_fn": "workers hold no random state",
     "generator": "randomness comes from seed=",
     "pin_memory_device": "use device=",
@@ -109,7 +112,11 @@ def DataLoader(source: Any = _LEFT_OUT, *args: Any, **kwargs: Any) -> Any:  # no
             each sample from (seed, epoch, key).
         dtype: "uint8", or "float32", "float16" or "bfloat16" (or torch's objects), of images that are divided by 255.
         normalize: "imagenet" or (mean, std), as torchvision's Normalize takes; with a floating-point dtype.
-        fields: None gives (images, labels); otherwise dictionaries of these fields, see `ImageLoader`.
+        fields: None gives (images, labels); otherwise dictionaries of these fields, see `ImageLoader`. Where none of
+            them needs the image it is not read, and the dataset need not have any.
+        transform: called with each sample on the CPU: its image (uint8, (3, S, S)), or with `fields` a dictionary. What
+            it returns takes its place. docs/loading.md says how it gets its random numbers, and where it runs.
+        batch_transform: called in the thread of the loop with each batch on `device`; the loop gets what it returns.
         on_error: "raise" on a corrupt sample, or "skip": fill its place from the batch and count it.
         rank, world_size: left out, from torch.distributed, else from RANK and WORLD_SIZE, else one rank.
         device: "cpu", "cuda" or "cuda:N".
@@ -133,9 +140,12 @@ def DataLoader(source: Any = _LEFT_OUT, *args: Any, **kwargs: Any) -> Any:  # no
         DeviceError: the device cannot be used.
         MissingDependencyError: the backend's library is not installed, or not for this CUDA; with the pip line.
         ResourceError: from iterating, when shared memory is too small for the processes.
+        TransformError: from iterating: the transform raised; names dataset, index and path of the sample.
+        WorkerError: from iterating: a worker ended, or a batch was not there within the timeout.
 
-    "auto" means threads: the decoders release the GIL, and threads start at once, need no shared memory and move no
-    batch between processes. benchmarks/loader_backends.py compares both on your machine.
+    "auto" means threads, or processes for a transform that takes no generator. Threads: the decoders release the GIL,
+    and threads start at once, need no shared memory and move no batch between processes.
+    benchmarks/loader_backends.py compares both on your machine.
     """
     if "dataset" in kwargs:
         if source is not _LEFT_OUT:
@@ -218,6 +228,12 @@ def _stored(source: str | Path | Source, arguments: dict[str, Any]) -> ImageLoad
                 remedy="Leave it out.",
             )
     _refuse_unknown(given, (*_SHARED, *_OURS, "tuned"), "a stored dataset")
+    if callable(given.get("augment")):
+        raise UsageError(
+            "augment names how images are cropped and flipped, 'train' or 'eval'",
+            got=f"augment={given['augment']!r}",
+            remedy="Give a function as transform= (of each sample, on the CPU) or batch_transform= (on the device).",
+        )
     opened = source if isinstance(source, Source) else open_source(source)
     try:
         config = _config(opened, given)
@@ -228,6 +244,8 @@ def _stored(source: str | Path | Source, arguments: dict[str, Any]) -> ImageLoad
             follows_ranks=given.get("rank") is None,
             subset=given.get("subset"),
             weights=given.get("weights"),
+            transform=given.get("transform"),
+            batch_transform=given.get("batch_transform"),
         )
     except BaseException:
         if opened is not source:
@@ -276,6 +294,8 @@ def _settings(given: Mapping[str, Any], tuned: TunedConfig | None, device: str) 
         return getattr(tuned.settings, name) if tuned else otherwise
 
     backend: Any = given.get("backend") or "auto"
+    if given.get("transform") is not None and backend == "auto" and tuned is None:
+        backend = auto_backend(given["transform"], given.get("multiprocessing_context"), AUTO_BACKEND)
     if backend not in ("auto", *get_args(BackendName)):
         names = [repr(name) for name in get_args(BackendName)]
         raise ConfigError(

@@ -94,7 +94,7 @@ class CpuEngine:
     def open(self) -> None:
         """The pool is the backend's."""
 
-    def close(self) -> None:
+    def close(self, *, wait: bool = True) -> None:
         """The pool is the backend's."""
 
     def batches(self, take: Take) -> Generator[HostBatch]:

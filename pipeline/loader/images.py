@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,12 +22,16 @@ from .finish import finished_bytes, make_finish
 from .memory import check_host_memory
 from .ranks import check_ranks
 from .readahead import announced
+from .samples import make_samples
 from .selection import make_sampling
 from .torch_names import TorchNames
+from .transform import BatchTransform
+from .values import opened
 
 __all__ = ["ImageLoader"]
 
-Batch = tuple[torch.Tensor, torch.Tensor] | dict[str, torch.Tensor]
+Batch = Any
+"""(images, labels), a dictionary by field, or what the user's transform of batches makes of either."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +49,9 @@ class ImageLoader(TorchNames):
     that no batch was taken from does not count.
     A batch is `(images, labels)`: uint8 of shape (b, 3, S, S) in channels-last memory and int64 of shape (b,), on the
     configured device; or, with `fields`, a dictionary of: `image` and `class` as above, `index` (row number, int64),
-    `key` (int64), `box` (x, y, width, height in the EXIF-oriented picture; int32, shape (b, 4)), `flip` (bool) and
-    `valid` (bool; False for repeats that pad the last batch, and for places filled instead of a corrupt sample).
+    `key` (int64), `box` (x, y, width, height in the EXIF-oriented picture; int32, shape (b, 4)), `flip` (bool),
+    `valid` (bool; False for repeats that pad the last batch, and for places filled instead of a corrupt sample), and
+    the fields that the dataset has itself, collated as `values.collated` says.
     A batch belongs to its receiver: it is never written again.
 
     With `device_augment`, `dtype` and `normalize` images come augmented, normalized and of that dtype; see
@@ -62,11 +67,12 @@ class ImageLoader(TorchNames):
         subset: keys (whole numbers) or a mask (bool, shape (len(source),)) of the samples that are used.
         weights: how often each row is drawn relative to the others, shape (len(source),); an epoch has as many samples
             as are used.
+        transform, batch_transform: the user's functions of samples and of batches, see `DataLoader`.
 
     Raises:
         UsageError: an empty dataset, or with tail "drop" one that is smaller than a batch over all ranks; arguments
             that do not go together.
-        ConfigError: a subset or weights that do not fit the dataset.
+        ConfigError: a subset, weights or fields that do not fit the dataset; a transform that is no function.
         DeviceError: the device cannot be used.
         ResourceError: memory does not hold two batches.
     """
@@ -80,6 +86,8 @@ class ImageLoader(TorchNames):
         follows_ranks: bool = False,
         subset: Any = None,
         weights: Any = None,
+        transform: Callable[..., Any] | None = None,
+        batch_transform: Callable[..., Any] | None = None,
     ) -> None:
         self._sampling = make_sampling(source, config, subset=subset, weights=weights)
         self.dataset = source
@@ -91,6 +99,10 @@ class ImageLoader(TorchNames):
         """What the CPU path, and what DALI or nvJPEG decoded, in the batches handed over so far."""
         self._device = check_device(config.device)
         self._finish = make_finish(config)
+        self._fields = make_samples(source, config, transform)
+        self._batch_transform = None
+        if batch_transform is not None:
+            self._batch_transform = BatchTransform.of(batch_transform, config, self._device)
         self._samples = self._sampling.samples
         if config.tail == "drop" and self._steps(0, 0) == 0:
             # Says that the dataset is too small now and not in the first epoch.
@@ -103,6 +115,7 @@ class ImageLoader(TorchNames):
             image_size=config.image_size,
             on_error=config.on_error,
             pin_memory=config.settings.pin_memory and torch.cuda.is_available(),
+            samples=self._fields,
         )
         self._draw_crops = decoder.draw_crops
         batch_size = config.settings.batch_size
@@ -182,13 +195,14 @@ class ImageLoader(TorchNames):
             self._discard_stream()
             self._stream_place = self._place
             tasks = _tasks(self._sampling, self._place, self.config)
-            drawn = drawn_ahead(tasks, self.dataset, self._draw_crops)
-            self._stream = self._backend.run(announced(drawn, self.dataset, self.config))
+            if self._fields.with_image:
+                tasks = drawn_ahead(tasks, self.dataset, self._draw_crops)
+            self._stream = self._backend.run(announced(tasks, self.dataset, self.config))
         return self._iterate(self._place, self._stream, token)
 
     def _iterate(self, place: _Place, stream: BatchStream, token: object) -> Iterator[Batch]:
         steps = self._steps(place.position, self.config.rank)
-        delivered = deliver(_Limited(stream, steps), self._device, self._select, self._finish)
+        delivered = deliver(_Limited(stream, steps), self._device, self._fields.select, self._finish)
         ended = False
         try:
             for _ in range(steps):
@@ -202,7 +216,7 @@ class ImageLoader(TorchNames):
                 self._begun = True
                 batch, tensors = next(delivered)
                 self._advance(place.epoch, batch)
-                yield self._present(tensors)
+                yield self._present(batch, tensors)
             ended = True
         finally:
             if self._iteration is token:
@@ -242,20 +256,10 @@ class ImageLoader(TorchNames):
     def _steps(self, position: int, rank: int) -> int:
         return _steps(self._samples, position, rank, self.config)
 
-    def _select(self, batch: HostBatch) -> dict[str, torch.Tensor]:
-        tensors = {
-            "image": batch.images,
-            "class": batch.labels,
-            "index": batch.rows,
-            "key": batch.keys,
-            "box": batch.boxes,
-            "flip": batch.flips,
-            "valid": batch.valid,
-        }
-        return {field: tensors[field] for field in self.config.fields or ("image", "class")}
-
-    def _present(self, tensors: dict[str, torch.Tensor]) -> Batch:
-        return tensors if self.config.fields else (tensors["image"], tensors["class"])
+    def _present(self, batch: HostBatch, values: dict[str, Any]) -> Batch:
+        values = opened(values)
+        given = values if self.config.fields else (values["image"], values["class"])
+        return given if self._batch_transform is None else self._batch_transform(given, batch.task)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the next batch comes from, in JSON's types.

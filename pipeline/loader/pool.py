@@ -86,8 +86,9 @@ class DecodingPool(Executor):
                 item = self._queue.get_nowait()
             except Empty:
                 return
-            if item is not None:
-                item[0].cancel()
+            if item is not None and item[0].cancel():
+                # Or whoever waits for it would do so for ever.
+                item[0].set_running_or_notify_cancel()
 
 
 def _work(queue: SimpleQueue[_Item | None], prepare: Callable[[], None]) -> None:

@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from traceback import format_exception
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from ..config import LoaderConfig
@@ -75,6 +77,8 @@ class ProcessesBackend:
                 pin_memory=self._pin,
                 timeout=self._config.timeout,
                 multiprocessing_context=method,
+                # Torch draws a seed for its workers, which must not change what the training draws.
+                generator=torch.Generator(),
                 # A fork server's workers are its own children.
                 worker_init_fn=partial(_end_without_parent, None if method == "forkserver" else os.getpid()),
             )
@@ -166,6 +170,9 @@ class _Batches(Dataset[Any]):
         try:
             return self._decoder.decode(task)
         except WellfedError as error:
+            if error.__cause__ is not None:
+                # A cause does not travel; what it says does, as part of the traceback that the loop shows.
+                error.add_note("In the worker process:\n" + "".join(format_exception(error.__cause__)))
             return error
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from ..config import TunedConfig, TuneRequest
 from ..errors import UsageError
 from ..formats import Source, open_source
+from ..formats.fields import stored_fields
 from ..hardware import fingerprint, preflight
 from ..loader.usable import usable_backends
 from ..training import Accelerator, StepSpec, open_accelerator
@@ -55,6 +56,12 @@ def opened(
     with ExitStack() as stack:
         source = open_source(data)
         stack.callback(source.close)
+        if "image" not in stored_fields(source):
+            raise UsageError(
+                "steps that are measured train on images and labels",
+                got=f"{source.location}, which has the fields {', '.join(stored_fields(source))}",
+                remedy="Load it by fields=, with settings of your own.",
+            )
         spec = StepSpec(name=step, image_size=image_size, num_classes=max(1000, len(source.class_names)))
         accelerator = open_accelerator(device)
         stack.callback(accelerator.close)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from wellfed.pipeline.errors import WellfedError
 
-from . import archives, binaries, datasets, images, tables
+from . import archives, binaries, datasets, images, tables, values
 from .campaign import Outcome, fuzz, unpack
 from .target import Target
 
@@ -26,6 +26,7 @@ TARGETS: tuple[Target, ...] = (
     *archives.TARGETS,
     *tables.TARGETS,
     *binaries.TARGETS,
+    *values.TARGETS,
 )
 LEAST_PERCENT = 90
 CORPUS = Path(__file__).parent / "corpus"

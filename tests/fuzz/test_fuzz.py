@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-PARSERS = 12
+PARSERS = 13
 
 
 def environment(repository: Path) -> dict[str, str]:

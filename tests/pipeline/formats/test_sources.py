@@ -336,9 +336,9 @@ def test_the_kind_decides_the_reader_and_a_wrong_one_is_refused(lmdb_folder: Pat
         open_source(lmdb_folder)
 
 
-def test_a_dataset_without_images_is_refused(stored_folder: Path) -> None:
+def test_a_manifest_of_other_fields_than_the_index_is_refused(stored_folder: Path) -> None:
     _edit(stored_folder, fields=["json"])
-    with pytest.raises(DamagedDatasetError, match="'image'"):
+    with pytest.raises(DamagedDatasetError, match="of the manifest's fields"):
         open_source(stored_folder)
 
 

@@ -75,7 +75,7 @@ def test_a_decoder_that_hangs_is_left_behind_and_a_new_iteration_has_new_threads
     never = threading.Event()
     decode_chunk = batch_module.decode_chunk
     monkeypatch.setattr(batch_module, "decode_chunk", lambda *args: never.wait(120))
-    loader = open_loader(num_workers=2, timeout=0.2, fields=("index",))
+    loader = open_loader(num_workers=2, timeout=0.2, fields=("image", "index"))
     with pytest.raises(WorkerError, match=r"within timeout=0\.2 seconds.*no transform of yours hangs"):
         list(loader)
     # Neither ending the loop nor the next one waits for the hanging threads.

@@ -2,9 +2,9 @@
 
     python benchmarks/reading_cost.py DATASET [DATASET ...] [--rounds 5] [--chunk 16] [--image-size 224] > result.json
 
-CPU seconds (user and system) of this process for each image, so that other work on the machine matters little; both ways
-alternate, and all values are kept. "decode" is reading and decoding, in one thread, at the crops of an epoch; "read" is
-reading alone, which for LMDB is looking up: the pages are touched by the decoder.
+CPU seconds (user and system) of this process for each image, so that other work on the machine matters little; both
+ways alternate, and all values are kept. "decode" is reading and decoding, in one thread, at the crops of an epoch;
+"read" is reading alone, which for many rows of LMDB is looking up: the pages are touched by the decoder.
 """
 
 from __future__ import annotations

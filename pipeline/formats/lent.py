@@ -21,9 +21,9 @@ _PAGE = mmap.PAGESIZE
 class Lease:
     """A read transaction that is given back, and an environment that may close, once the last view is gone.
 
-    Every view holds its lease, so a decoder that holds a view is always through before the transaction is used again. The
-    environments of datasets are opened without locks and never written: a transaction takes no slot of a reader table,
-    however long it is open and whichever thread uses it next, and a killed process leaves no stale reader behind.
+    Every view holds its lease, so a decoder that holds a view is always through before the transaction is used again.
+    The environments of datasets are opened without locks and never written: a transaction takes no slot of a reader
+    table, however long it is open and whichever thread uses it next, and a killed process leaves no stale reader.
 
     Raises:
         lmdb.Error: as `Environment.begin`.

@@ -64,7 +64,7 @@ class WebDatasetSource(StoredSource):
         sizes = entries["size_image"].astype(np.int64)
         ends = np.cumsum(sizes)
         memory = self._memory.get().take(int(ends[-1]) if len(ends) else 0)
-        files: dict[int, _OpenFile] = {}
+        files: dict[int, OpenFile] = {}
         encoded: list[memoryview] = []
         places = zip(
             *(entries["shard"].tolist(), entries["offset_image"].tolist()),
@@ -86,7 +86,7 @@ class WebDatasetSource(StoredSource):
             encoded.append(part)
         return encoded
 
-    def _whole_shard(self, number: int, row: int) -> _OpenFile:
+    def _whole_shard(self, number: int, row: int) -> OpenFile:
         shard = self._manifest.shards[number]
         file = self._shards.get().file(self._directory / shard.name)
         # Whole, or bytes of a shard that was replaced could pass for the image.
@@ -132,7 +132,7 @@ class WebDatasetSource(StoredSource):
         self._shards.drop()
 
 
-class _OpenFile:
+class OpenFile:
     """A descriptor that closes when its last user lets go, so that no thread reads from a closed one."""
 
     def __init__(self, path: Path) -> None:
@@ -149,13 +149,13 @@ class _OpenShards:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._files: OrderedDict[Path, _OpenFile] = OrderedDict()
+        self._files: OrderedDict[Path, OpenFile] = OrderedDict()
 
-    def file(self, path: Path) -> _OpenFile:
+    def file(self, path: Path) -> OpenFile:
         with self._lock:
             file = self._files.get(path)
             if file is None:
-                file = self._files[path] = _OpenFile(path)
+                file = self._files[path] = OpenFile(path)
                 if len(self._files) > OPEN_SHARDS:
                     self._files.popitem(last=False)
             else:

@@ -18,7 +18,7 @@ from .backend import Backend, BatchStream, open_backend
 from .batch import BatchDecoder, BatchTask, Decoded, HostBatch, Side
 from .device import check_device, deliver
 from .memory import check_host_memory
-from .readahead import announced
+from .readahead import announced, prepare
 from .selection import make_sampling
 
 __all__ = ["ImageLoader"]
@@ -72,6 +72,7 @@ class ImageLoader:
         weights: Any = None,
     ) -> None:
         self._sampling = make_sampling(source, config, subset=subset, weights=weights)
+        prepare(source, config)
         self.dataset = source
         self.config = config
         self.skipped = 0

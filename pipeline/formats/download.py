@@ -114,6 +114,12 @@ class Remote:
 
     def _piece(self, name: str, start: int, size: int) -> bytes:
         data: bytes = self._store().cat_file(self.url(name), start=start, end=start + size)
+        if len(data) > size:
+            raise RemoteError(
+                f"{without_query(self.url(name))!r} must be readable in parts",
+                got=f"{len(data)} bytes where {size} were asked for",
+                remedy="Serve the dataset by a server that answers range requests, or copy it to a local disk.",
+            )
         if len(data) != size:
             raise OSError(f"{len(data)} bytes came where {size} were asked for")
         return data

@@ -10,6 +10,7 @@ import pickle
 import shutil
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fsspec
@@ -188,6 +189,15 @@ def test_a_connection_that_breaks_is_tried_again_from_where_it_broke(url: str, l
     with pytest.raises(UsageError, match=r"PermissionError 13.*credentials"):
         source.read(20)
     assert remote.slept == []
+
+
+def test_a_server_without_range_requests_is_named(tmp_path: Path):
+    class Whole(Remote):
+        def _store(self) -> Any:
+            return SimpleNamespace(cat_file=lambda url, **part: b"0123456789")
+
+    with pytest.raises(RemoteError, match=r"http://host/set/a\.tar.*range requests"):
+        Whole("http://me:secret@host/set").part("a.tar", 2, 3)
 
 
 def test_other_bytes_than_the_manifests_are_refused(url: str, local: Path, tmp_path: Path):

@@ -99,13 +99,14 @@ class DiskCache:
             yield file
 
     def _make_room(self, size: int, own: Path) -> None:
-        files = sorted(self._files(), key=lambda found: (found[1].st_mtime_ns, found[0]))
+        # Indexes and names last: they are small, and in use as long as their dataset is open.
+        files = sorted(self._files(), key=lambda found: (found[0].suffix != ".tar", found[1].st_mtime_ns, found[0]))
         held = sum(status.st_size for _, status in files)
         for path, status in files:
             if path.suffix == _PART:
                 removed = self._remove_abandoned(path)
             elif held + size <= self.limit or (path.parent == own and path.suffix != ".tar"):
-                # The index and the names of the dataset that is being read stay.
+                # Those of the dataset that is being read stay.
                 continue
             else:
                 path.unlink(missing_ok=True)

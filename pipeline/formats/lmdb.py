@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
@@ -11,10 +12,11 @@ from typing import TypeVar
 import lmdb
 import numpy as np
 
-from ..errors import DamagedDatasetError, UsageError
+from ..errors import DamagedDatasetError, UsageError, WellfedError
 from .environments import ENVIRONMENTS, Environment
 from .lent import Lease, lend
 from .perprocess import PerProcess
+from .readahead import RecentBlocks
 from .stored import StoredSource
 
 DATA_NAME = "data.mdb"
@@ -86,6 +88,18 @@ class LmdbSource(StoredSource):
                     raise self._damaged(int(rows[place]), DATA_NAME, str(error)) from error
                 views.append(lend(lease, self._whole(int(rows[place]), key, value, size)))
         return views
+
+    def will_need(self, rows: np.ndarray, hinted: RecentBlocks) -> None:
+        """Tell the system that these rows are read soon; it reads them in the background.
+
+        What cannot be announced is left out: where it cannot be read either, reading it raises at its turn.
+
+        Args:
+            rows: shape (b,).
+            hinted: not used, since each row is announced by itself, and once.
+        """
+        with suppress(WellfedError):
+            self.read_rows(rows)
 
     def _environment(self, row: int) -> Environment:
         """Call it inside `with ENVIRONMENTS`."""

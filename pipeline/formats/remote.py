@@ -6,9 +6,10 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, TypeVar
 
 import numpy as np
 import xxhash
@@ -27,6 +28,11 @@ from .urls import without_query
 from .webdataset import OpenFile, WebDatasetSource
 
 __all__ = ["RemoteSource"]
+
+_SHARDS_AT_ONCE = 4
+_SAMPLES_AT_ONCE = 16
+
+T = TypeVar("T")
 
 
 class RemoteSource(WebDatasetSource):
@@ -93,7 +99,8 @@ class RemoteSource(WebDatasetSource):
 
     def _load(self) -> None:
         path = self._directory / MANIFEST_NAME
-        if not path.exists():
+        if not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() != self._manifest_sha256:
+            path.unlink(missing_ok=True)
             text = self._fetched_manifest()
             if hashlib.sha256(text).hexdigest() != self._manifest_sha256:
                 raise DamagedDatasetError(
@@ -206,15 +213,23 @@ class RemoteSource(WebDatasetSource):
         numbers = self.index.view(np.ndarray)["shard"][rows]
         whole = np.array([self._whole(number) for number in numbers.tolist()], dtype=bool)
         found: list[Encoded] = [b""] * len(rows)
+        absent = [number for number in dict.fromkeys(numbers[whole].tolist()) if not self._is_there(number)]
+        if len(absent) > 1:
+            _all_at_once(self._fetch, [self._manifest.shards[number] for number in absent], _SHARDS_AT_ONCE)
         for place, data in zip(np.flatnonzero(whole).tolist(), super().read_rows(rows[whole]), strict=True):
             found[place] = data
-        for place in np.flatnonzero(~whole).tolist():
-            found[place] = self._alone(int(rows[place]), "image")
+        alone = np.flatnonzero(~whole)
+        fetched = _all_at_once(partial(self._alone, field="image"), rows[alone].tolist(), _SAMPLES_AT_ONCE)
+        for place, data in zip(alone.tolist(), fetched, strict=True):
+            found[place] = data
         return found
+
+    def _is_there(self, number: int) -> bool:
+        return (self._directory / self._manifest.shards[number].name).exists()
 
     def _whole(self, number: int) -> bool:
         """Whether a row of this shard is read from the whole shard."""
-        if self._by_shard or (self._directory / self._manifest.shards[number].name).exists():
+        if self._by_shard or self._is_there(number):
             return True
         # Once fetched and gone, the cache is too small for what uses it: fetching it again for each sample would cost
         # more than the samples.
@@ -267,6 +282,13 @@ class RemoteSource(WebDatasetSource):
         for name in ("_remote", "_cache", "_manifest_sha256", "_by_shard"):
             setattr(self, name, state[name])
         super().__setstate__(state)
+
+
+def _all_at_once(work: Callable[[Any], T], items: list[Any], most: int) -> list[T]:
+    if len(items) < 2:
+        return [work(item) for item in items]
+    with ThreadPoolExecutor(min(most, len(items))) as pool:
+        return list(pool.map(work, items))
 
 
 def _write(file: IO[bytes], data: bytes) -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from wellfed.pipeline.formats import open_source
+from wellfed.pipeline.formats import lent, open_source
 from wellfed.pipeline.formats.environments import ENVIRONMENTS
 from wellfed.pipeline.formats.lmdb import LmdbSource
+from wellfed.pipeline.formats.readahead import RecentBlocks
 from wellfed.pipeline.formats.reading import read_rows
 
 
@@ -94,6 +95,25 @@ def test_a_forked_child_keeps_the_views_it_got_and_reads_on(lmdb_folder: Path, s
         os._exit(0 if whole and again and source.read(1) == samples[1][4] else 3)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert source.read(0) == samples[0][4]
+
+
+def test_what_rows_need_is_told_ahead(lmdb_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[int, int]] = []
+    monkeypatch.setattr(lent, "LARGE_BYTES", 1300)
+    monkeypatch.setattr(lent, "_madvise", lambda start, length, advice: told.append((start, start + length)))
+    source = LmdbSource(lmdb_folder)
+    source.will_need(np.array([2, 1, 0]), RecentBlocks())
+    # the values of 2500 and 1500 bytes, not that of 1200, in whole pages at their start
+    whole, some = source.read_rows(np.array([2, 0]))
+    assert len(told) == 4
+    for (start, end), view in zip(told[:2], (whole, some), strict=True):
+        assert start % 4096 == 0
+        assert start <= _address(view) < start + 4096
+        assert end == _address(view) + len(view)
+
+    # and what cannot be told is left to reading it
+    (lmdb_folder / "data.mdb").unlink()
+    LmdbSource(lmdb_folder).will_need(np.array([0]), RecentBlocks())
 
 
 def test_a_missing_key_names_its_row(lmdb_folder: Path) -> None:

@@ -220,8 +220,8 @@ class RemoteSource(WebDatasetSource):
             found[place] = data
         alone = np.flatnonzero(~whole)
         fetched = _all_at_once(partial(self._alone, field="image"), rows[alone].tolist(), _SAMPLES_AT_ONCE)
-        for place, data in zip(alone.tolist(), fetched, strict=True):
-            found[place] = data
+        for place, image in zip(alone.tolist(), fetched, strict=True):
+            found[place] = image
         return found
 
     def _is_there(self, number: int) -> bool:

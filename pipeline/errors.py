@@ -142,6 +142,10 @@ class ResourceError(WellfedError):
     """The machine lacks what the operation needs: disk, memory, shared memory, open files."""
 
 
+class RemoteError(WellfedError):
+    """An object store or web server does not answer, however often it was asked."""
+
+
 class StepError(WellfedError):
     """The user's training step raised, or does not keep the step contract."""
 

@@ -170,6 +170,20 @@ def test_the_installed_wheel_works_in_an_empty_folder(installed: Path, tmp_path:
     assert run(installed, "-m", "wellfed.pipeline", "--version", cwd=tmp_path) == f"wellfed {VERSION}\n"
 
 
+def test_the_wheel_passes_the_check_that_release_builds_run(installed: Path, tmp_path: Path) -> None:
+    assert "C extension: available" in run(installed, REPOSITORY / "tests" / "check_wheel.py", cwd=tmp_path)
+
+
+def test_release_builds_are_one_wheel_for_each_machine() -> None:
+    options = PROJECT["tool"]["cibuildwheel"]
+    assert options["build"] == "cp311-manylinux_*"  # the limited API's first version, as in setup.py
+    assert options["linux"]["archs"] == ["x86_64", "aarch64"]
+    script = options["linux"]["before-all"]
+    assert subprocess.run(["sh", "-n"], input=script, text=True).returncode == 0
+    assert re.search(r"^echo \"[0-9a-f]{64}  \$name.tar.gz\" \| sha256sum -c$", script, re.M)
+    assert (REPOSITORY / options["test-command"].removeprefix("python {project}/")).is_file()
+
+
 def test_a_users_own_pipeline_module_shadows_nothing(installed: Path, tmp_path: Path) -> None:
     # given a training script's folder with modules of the names of our folders
     (tmp_path / "pipeline.py").write_text("NAME = 'the user'\n")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
-import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import islice
@@ -13,13 +11,22 @@ from typing import IO, Any, NamedTuple
 
 from wellfed.pipeline.errors import MissingDependencyError, SampleRejectedError, UsageError
 from wellfed.pipeline.formats.perprocess import PerProcess
+from wellfed.pipeline.formats.urls import kind_of_error, open_store, protocol_of, without_query
+
+__all__ = [
+    "CHANGED",
+    "Facts",
+    "Stores",
+    "facts_of",
+    "in_parts",
+    "location_errors",
+    "protocol_of",
+    "sample_errors",
+    "without_query",
+]
 
 CHANGED = "the object must not change between planning and reading"
 
-_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
-_LOCAL = {"file", "local"}
-_INSTALL = {"s3": "s3", "s3a": "s3"}
-_MODULES = {"s3": "s3fs", "s3a": "s3fs"}
 _AT_ONCE = 16
 _MARKS = ("ETag", "etag", "md5Hash", "LastModified", "last_modified", "updated", "mtime", "created")
 
@@ -36,23 +43,6 @@ class Facts(NamedTuple):
     size: int
     stamp: int
     reason: str | None
-
-
-def protocol_of(text: str) -> str | None:
-    """The protocol of a URL in lower case; None for anything that is no URL, or a local one."""
-    found = _URL.match(text)
-    protocol = found[1].lower() if found else None
-    return None if protocol in _LOCAL else protocol
-
-
-def without_query(url: str) -> str:
-    """The URL as it may be published: without user, query and fragment, which hold the secrets of signed URLs."""
-    head, _, rest = url.partition("://")
-    if protocol_of(url) not in ("http", "https"):
-        # A question mark or hash may be part of an object's name elsewhere.
-        return url
-    host, slash, path = re.split(r"[?#]", rest, maxsplit=1)[0].partition("/")
-    return f"{head}://{host.rpartition('@')[2]}{slash}{path}"
 
 
 class Stores:
@@ -75,7 +65,7 @@ class Stores:
             )
         systems = self._systems.get()
         if protocol not in systems:
-            systems[protocol] = _open(protocol)
+            systems[protocol] = open_store(protocol)
         return systems[protocol]
 
     def fetch(self, url: str, *, size: int, stamp: int) -> bytes:
@@ -159,7 +149,7 @@ def sample_errors(what: str = "the object") -> Iterator[None]:
         raise SampleRejectedError(f"{what} must be readable", got="access denied") from error
     # Each store's library raises its own kinds, below no common one.
     except Exception as error:
-        raise SampleRejectedError(f"{what} must be readable", got=_kind_of(error)) from error
+        raise SampleRejectedError(f"{what} must be readable", got=kind_of_error(error)) from error
 
 
 @contextmanager
@@ -170,7 +160,7 @@ def location_errors(url: str) -> Iterator[None]:
     except (UsageError, MemoryError):
         raise
     except Exception as error:
-        what = "no such object" if isinstance(error, FileNotFoundError) else _kind_of(error)
+        what = "no such object" if isinstance(error, FileNotFoundError) else kind_of_error(error)
         raise UsageError(
             f"{without_query(url)!r} must be readable",
             got=what,
@@ -183,27 +173,3 @@ def in_parts(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
     iterator = iter(items)
     while part := list(islice(iterator, size)):
         yield part
-
-
-def _kind_of(error: Exception) -> str:
-    """The kind of an error, and its system or HTTP code; never its text."""
-    code = getattr(error, "status", None) or getattr(error, "errno", None)
-    return f"{type(error).__name__}" + (f" {code}" if isinstance(code, int) else "")
-
-
-def _open(protocol: str) -> Any:
-    filesystem: Callable[..., Any] = importlib.import_module("fsspec").filesystem
-    try:
-        # A cached directory listing would hide what changed since.
-        return filesystem(protocol, use_listings_cache=False)
-    except ImportError as error:
-        extra = _INSTALL.get(protocol)
-        raise MissingDependencyError(
-            f"reading {protocol}:// needs {_MODULES.get(protocol, 'another library')}",
-            got=str(error),
-            remedy=f"Run: pip install 'wellfed[{extra}]'" if extra else "Install what the message names.",
-        ) from error
-    except Exception as error:
-        raise UsageError(
-            f"{protocol}:// must be a store that fsspec can open", got=_kind_of(error), remedy="Check the address."
-        ) from error

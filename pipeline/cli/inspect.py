@@ -15,7 +15,9 @@ SHOWN_CLASSES = 20
 
 
 def inspect(
-    dataset: Path = typer.Argument(..., help="A converted dataset, or a folder of class folders.", show_default=False),
+    dataset: str = typer.Argument(
+        ..., help="A converted dataset or its URL, or a folder of class folders.", show_default=False
+    ),
     as_json: bool = typer.Option(False, "--json", help="Write one JSON document to standard output."),
     html: Path | None = typer.Option(None, "--html", help="Write a page with histograms and thumbnails to this file."),
 ) -> None:

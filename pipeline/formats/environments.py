@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,17 @@ import lmdb
 
 
 class Environment:
-    """One open environment; closes when its last user lets go."""
+    """One open environment; closes when its last user lets go.
+
+    Attributes:
+        handle: the lmdb.Environment.
+        leases: ids of the leases whose views may still be looked at; a dictionary, since a lease may end anywhere.
+        spare: open read transactions that no lease holds.
+    """
 
     def __init__(self, path: Path) -> None:
+        self.leases: dict[int, None] = {}
+        self.spare: deque[Any] = deque()
         self.handle: Any = lmdb.open(
             str(path),
             subdir=False,
@@ -31,8 +40,9 @@ class Environments:
     """Open environments, one for a file however many sources read it, since LMDB allows no more in a process.
 
     A forked child inherits them as open and must close them before it can open its own; lmdb's close waits for reads
-    in flight, and for those of a thread that the child does not have it would wait for ever. So reads happen inside
-    `with environments:`, a fork first waits until none is in flight, and the child closes what it inherited at once.
+    in flight, and for those of a thread that the child does not have it would wait for ever. So look-ups happen inside
+    `with environments:`, a fork first waits until none is in flight, and the child closes what it inherited at once,
+    unless views into it live on. Decoding from a view happens outside, so no fork waits for a decoder.
     """
 
     def __init__(self) -> None:
@@ -85,10 +95,16 @@ class Environments:
         self._gate.release()
 
     def _after_fork_in_child(self) -> None:
-        # Unmaps them here; the parent's stay as they are.
-        for environment in list(self._open.values()):
-            environment.handle.close()
+        inherited = list(self._open.items())
         self._reset()
+        for key, environment in inherited:
+            if environment.leases:
+                # Views into it live on in this process, too, so its map must stay. It is read without locks and never
+                # written, so that nothing but the map is shared with the parent, and the child can go on with it.
+                self._open[key] = environment
+            else:
+                # Unmaps it here; the parent's stays as it is.
+                environment.handle.close()
 
 
 ENVIRONMENTS = Environments()

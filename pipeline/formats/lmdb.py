@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import os
 import struct
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 import lmdb
 import numpy as np
 
-from ..errors import DamagedDatasetError, UsageError
+from ..errors import DamagedDatasetError, UsageError, WellfedError
 from .environments import ENVIRONMENTS, Environment
+from .lent import Lease, lend
 from .perprocess import PerProcess
+from .readahead import RecentBlocks
 from .stored import StoredSource
 
 DATA_NAME = "data.mdb"
 
 STRETCH_BYTES = 256 << 20
+
+_Value = TypeVar("_Value", bytes, memoryview)
 
 
 class LmdbSource(StoredSource):
@@ -50,18 +56,62 @@ class LmdbSource(StoredSource):
         extension = self._manifest.members[self._checked_member(field)]
         key = b"%010d." % int(entry["key"]) + (bytes(entry["ext"]) if extension is None else extension.encode("ascii"))
         with ENVIRONMENTS:
-            held = self._held.get()
-            environment = held.environment
-            if environment is None:
-                environment = held.environment = self._open(row)
+            environment = self._environment(row)
             try:
                 with environment.handle.begin() as transaction:
                     data = transaction.get(key)
             except lmdb.Error as error:
                 raise self._damaged(row, DATA_NAME, str(error)) from error
-        if data is None or len(data) != int(entry[f"size_{field}"]):
+        return self._whole(row, key, data, int(entry[f"size_{field}"]))
+
+    def read_rows(self, rows: np.ndarray) -> list[memoryview]:
+        """Views into the map, nothing copied, each valid for as long as it lives; see `ManyReader` and `Lease`.
+
+        The pages of a view are read from disk when a decoder touches them, or before, as the system likes.
+        """
+        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self):
+            self._checked_row(int(rows.min()) if rows.min() < 0 else int(rows.max()))
+        # As a plain array: each step on a memory map makes another memory map, which is slow.
+        entries = self.index.view(np.ndarray)[rows]
+        views: list[memoryview] = []
+        extension = self._manifest.members["image"]
+        with ENVIRONMENTS:
+            lease: Lease | None = None
+            places = zip(entries["key"].tolist(), entries["ext"].tolist(), entries["size_image"].tolist(), strict=True)
+            for place, (number, ext, size) in enumerate(places):
+                key = b"%010d." % number + (ext if extension is None else extension.encode("ascii"))
+                try:
+                    if lease is None:
+                        lease = Lease(self._environment(int(rows[place])))
+                    value = lease.transaction.get(key)
+                except lmdb.Error as error:
+                    raise self._damaged(int(rows[place]), DATA_NAME, str(error)) from error
+                views.append(lend(lease, self._whole(int(rows[place]), key, value, size)))
+        return views
+
+    def will_need(self, rows: np.ndarray, hinted: RecentBlocks) -> None:
+        """Tell the system that these rows are read soon; it reads them in the background.
+
+        What cannot be announced is left out: where it cannot be read either, reading it raises at its turn.
+
+        Args:
+            rows: shape (b,).
+            hinted: not used, since each row is announced by itself, and once.
+        """
+        with suppress(WellfedError):
+            self.read_rows(rows)
+
+    def _environment(self, row: int) -> Environment:
+        """Call it inside `with ENVIRONMENTS`."""
+        held = self._held.get()
+        if held.environment is None:
+            held.environment = self._open(row)
+        return held.environment
+
+    def _whole(self, row: int, key: bytes, data: _Value | None, size: int) -> _Value:
+        if data is None or len(data) != size:
             what = f"no key {key.decode('ascii', 'replace')}" if data is None else f"{len(data)} bytes"
-            raise self._damaged(row, DATA_NAME, f"{what}, where the index says {int(entry[f'size_{field}'])} bytes")
+            raise self._damaged(row, DATA_NAME, f"{what}, where the index says {size} bytes")
         return data
 
     @cached_property

@@ -82,7 +82,7 @@ class WebDatasetSource(StoredSource):
         # As a plain array: each step on a memory map makes another memory map, which is slow.
         entries = self.index.view(np.ndarray)[rows]
         shards = entries["shard"].tolist()
-        files: dict[int, _OpenFile] = {}
+        files: dict[int, OpenFile] = {}
         for shard, row in zip(shards, rows.tolist(), strict=True):
             if shard not in files:
                 files[shard] = self._opened(shard, row)
@@ -94,7 +94,7 @@ class WebDatasetSource(StoredSource):
             take=self._memory.get().take,
         )
 
-    def _opened(self, number: int, row: int) -> _OpenFile:
+    def _opened(self, number: int, row: int) -> OpenFile:
         """The shard, whose size was looked at when it was opened: once, since asking costs as much as reading."""
         try:
             return self._shards.get().file(number, self._open)
@@ -103,9 +103,9 @@ class WebDatasetSource(StoredSource):
         except _WrongSizeError as wrong:
             raise self._damaged(row, self._manifest.shards[number].name, str(wrong)) from None
 
-    def _open(self, number: int) -> _OpenFile:
+    def _open(self, number: int) -> OpenFile:
         shard = self._manifest.shards[number]
-        file = _OpenFile(self._directory / shard.name)
+        file = OpenFile(self._directory / shard.name)
         # Whole, or bytes of a shard that was replaced could pass for the image.
         actual = os.fstat(file.descriptor).st_size
         if actual != shard.size:
@@ -151,7 +151,7 @@ class WebDatasetSource(StoredSource):
         self._shards.drop()
 
 
-class _OpenFile:
+class OpenFile:
     """A descriptor that closes when its last user lets go, so that no thread reads from a closed one."""
 
     def __init__(self, path: Path) -> None:
@@ -173,9 +173,9 @@ class _OpenShards:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._files: OrderedDict[int, _OpenFile] = OrderedDict()
+        self._files: OrderedDict[int, OpenFile] = OrderedDict()
 
-    def file(self, number: int, open_: Callable[[int], _OpenFile]) -> _OpenFile:
+    def file(self, number: int, open_: Callable[[int], OpenFile]) -> OpenFile:
         with self._lock:
             file = self._files.get(number)
             if file is None:

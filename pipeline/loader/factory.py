@@ -37,6 +37,8 @@ _OURS = (
     "backend",
     "balance",
     "batch_transform",
+    "cache_bytes",
+    "cache_dir",
     "decode",
     "device",
     "device_augment",
@@ -91,12 +93,13 @@ def DataLoader(source: Any = _LEFT_OUT, *args: Any, **kwargs: Any) -> Any:  # no
     others are keyword-only.
 
     Args:
-        source: dataset folder (converted, or class folders of images), `Source` (such as a `Mix` of several datasets),
-            or torch `Dataset`; `dataset=`, torch's name, is the same.
+        source: dataset folder (converted, or class folders of images), URL of a converted WebDataset, `Source` (such
+            as a `Mix` of several datasets), or torch `Dataset`; `dataset=`, torch's name, is the same.
         batch_size: samples of one rank's batch; left out, from `tuned`, else 1 as in torch.
         shuffle: a new order each epoch.
         order: "global" shuffles all samples; "sharded" reads the shards of a converted dataset in sequence, in a
             shuffled order and mixed within a window, for storage where random reads are slow.
+        cache_dir, cache_bytes: of a URL, see `open_source`.
         subset: the samples that are used: an array of their keys, or a mask with a bool for each row.
         balance: "class" draws every class equally often; an epoch has as many samples as are used.
         weights: instead of balance, how often each row is drawn relative to the others.
@@ -234,7 +237,7 @@ def _stored(source: str | Path | Source, arguments: dict[str, Any]) -> ImageLoad
             got=f"augment={given['augment']!r}",
             remedy="Give a function as transform= (of each sample, on the CPU) or batch_transform= (on the device).",
         )
-    opened = source if isinstance(source, Source) else open_source(source)
+    opened = _opened(source, {name: given[name] for name in ("cache_dir", "cache_bytes") if name in given})
     try:
         config = _config(opened, given)
         return ImageLoader(
@@ -251,6 +254,18 @@ def _stored(source: str | Path | Source, arguments: dict[str, Any]) -> ImageLoad
         if opened is not source:
             opened.close()
         raise
+
+
+def _opened(source: str | Path | Source, cache: dict[str, Any]) -> Source:
+    if not isinstance(source, Source):
+        return open_source(source, **cache)
+    if cache:
+        raise UsageError(
+            "cache_dir and cache_bytes are for a dataset that is given by its URL",
+            got=f"{', '.join(cache)} with an open source",
+            remedy="Give them to open_source.",
+        )
+    return source
 
 
 def _config(source: Source, given: Mapping[str, Any]) -> LoaderConfig:

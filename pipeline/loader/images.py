@@ -21,7 +21,7 @@ from .device import check_device, deliver
 from .finish import finished_bytes, make_finish
 from .memory import check_host_memory
 from .ranks import check_ranks
-from .readahead import announced
+from .readahead import announced, prepare
 from .samples import make_samples
 from .selection import make_sampling
 from .torch_names import TorchNames
@@ -90,6 +90,7 @@ class ImageLoader(TorchNames):
         batch_transform: Callable[..., Any] | None = None,
     ) -> None:
         self._sampling = make_sampling(source, config, subset=subset, weights=weights)
+        prepare(source, config)
         self.dataset = source
         self.config = config
         self._follows_ranks = follows_ranks

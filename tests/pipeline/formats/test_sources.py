@@ -355,7 +355,7 @@ def test_a_dangling_manifest_is_damage_not_a_folder_of_images(stored_folder: Pat
         open_source(stored_folder)
 
 
-@pytest.mark.parametrize("path", ["", "a\0b", "/does/not/exist", "s3://bucket/key"])
+@pytest.mark.parametrize("path", ["", "a\0b", "/does/not/exist", "nowhere://bucket/key"])
 def test_a_path_that_is_none_is_a_usage_error(path: str) -> None:
     with pytest.raises(UsageError):
         open_source(path)
@@ -387,8 +387,8 @@ def test_more_shards_than_may_stay_open(tmp_path: Path, monkeypatch: pytest.Monk
     for path in paths:
         path.write_text(path.name)
 
-    def opened(number: int) -> webdataset._OpenFile:
-        return webdataset._OpenFile(paths[number])
+    def opened(number: int) -> webdataset.OpenFile:
+        return webdataset.OpenFile(paths[number])
 
     held = shards.file(0, opened)
     for number in range(1, 5):

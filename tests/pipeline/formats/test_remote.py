@@ -19,6 +19,7 @@ import pytest
 from PIL import Image
 
 from wellfed.converters.run import convert
+from wellfed.pipeline.cli.inspect import inspect
 from wellfed.pipeline.errors import ConfigError, DamagedDatasetError, RemoteError, UsageError
 from wellfed.pipeline.formats import open_source
 from wellfed.pipeline.formats.cache import DiskCache
@@ -315,3 +316,15 @@ class _Usage:
 def test_the_manifest_names_the_folder(url: str, local: Path, tmp_path: Path):
     source = RemoteSource(url, cache_dir=tmp_path)
     assert source.cache_directory.name == hashlib.sha256((local / "wellfed.json").read_bytes()).hexdigest()[:32]
+
+
+def test_the_command_line_shows_a_dataset_behind_a_url(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    inspect(url, as_json=True, html=None)
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["location"], shown["samples"], shown["kind"]) == (url, 40, "webdataset")
+    # the manifest and the index, and no shard
+    assert sorted(path.name for path in tmp_path.glob("wellfed/*/wellfed.*")) == ["wellfed.index.npy", "wellfed.json"]
+    assert not list(tmp_path.rglob("*.tar"))

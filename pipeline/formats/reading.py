@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import weakref
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -12,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from .base import Source
+from .recycled import Recycled
 
 __all__ = ["Encoded", "InFiles", "ManyReader", "ReadMemory", "Stretches", "read_rows", "stretches_of"]
 
@@ -106,20 +105,16 @@ class ReadMemory:
     """
 
     def __init__(self) -> None:
-        self._free: dict[int, deque[np.ndarray]] = {}
+        self._rooms: dict[int, Recycled] = {}
 
     def take(self, size: int) -> memoryview:
         """Memory of `size` bytes, its contents undefined."""
         # Powers of two: a block fits most later chunks, whose sizes differ a little.
         room = max(_LEAST_BYTES, 1 << (size - 1).bit_length() if size else 0)
-        free = self._free.get(room)
-        if free is None:
-            free = self._free.setdefault(room, deque(maxlen=max(2, _SPARE_BYTES // room)))
-        try:
-            block = free.popleft()
-        except IndexError:
-            block = np.empty(room, dtype=np.uint8)
-        # A view of it keeps this array, and this array the block.
-        lent = block[:size]
-        weakref.finalize(lent, free.append, block).atexit = False
+        blocks = self._rooms.get(room)
+        if blocks is None:
+            blocks = self._rooms.setdefault(room, Recycled(spare=max(2, _SPARE_BYTES // room)))
+        block = blocks.take()
+        # A view of it keeps what is lent.
+        lent = blocks.lend(np.empty(room, dtype=np.uint8) if block is None else block, size)
         return lent.data

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import weakref
-from collections import deque
-
 import numpy as np
 import torch
+
+from ..formats.recycled import Recycled
 
 __all__ = ["Blocks"]
 
@@ -21,27 +20,22 @@ class Blocks:
     Threads: `uint8` is called by one thread; blocks come back from any.
 
     Args:
-        spare: free blocks kept at most; further ones are given back to the system.
+        spare: free blocks kept at most; further ones are given back to the system when the next is taken.
     """
 
     def __init__(self, spare: int) -> None:
-        self._free: deque[np.ndarray] = deque(maxlen=spare)
+        self._blocks = Recycled(spare)
 
     def uint8(self, shape: tuple[int, ...]) -> torch.Tensor:
         """A tensor of uint8 on the CPU, its contents undefined."""
         size = int(np.prod(shape))
         block = self._take(size)
         # torch holds this array until the storage is freed; the block behind it is what comes back.
-        lent = block[:size]
-        weakref.finalize(lent, self._free.append, block).atexit = False
-        return torch.from_numpy(lent).view(shape)
+        return torch.from_numpy(self._blocks.lend(block, size)).view(shape)
 
     def _take(self, size: int) -> np.ndarray:
-        while True:
-            try:
-                block = self._free.popleft()
-            except IndexError:
-                return np.empty(size, dtype=np.uint8)
-            # A smaller one was of a last, shorter batch, or of an earlier batch size.
+        # A smaller one was of a last, shorter batch, or of an earlier batch size.
+        while (block := self._blocks.take()) is not None:
             if len(block) >= size:
                 return block
+        return np.empty(size, dtype=np.uint8)

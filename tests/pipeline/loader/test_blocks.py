@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 
 import torch
 
@@ -56,4 +57,15 @@ def test_a_larger_batch_gets_memory_of_its_own() -> None:
     # and no more than `spare` blocks are kept
     many = [blocks.uint8((16,)) for _ in range(4)]
     del many
-    assert len(blocks._free) == 1
+    assert len(blocks._blocks) == 1
+
+
+def test_nothing_of_python_runs_when_memory_comes_back() -> None:
+    # A Ctrl-C that strikes while a weak reference's callback runs is lost, and batches are freed in the training loop.
+    blocks = Blocks(spare=2)
+    tensor = blocks.uint8((8,))
+    called: list[str] = []
+    sys.setprofile(lambda frame, event, _: called.append(frame.f_code.co_name) if event == "call" else None)
+    del tensor
+    sys.setprofile(None)
+    assert called == []

@@ -40,8 +40,8 @@ _THREADS = "threads:num_workers=15"
 _DALI = "dali:num_workers=8,hw_decoder_load=0.75"
 
 
-def _hybrid(gpu_share: float, hw_decoder_load: float) -> str:
-    return f"hybrid:num_workers=11,gpu_share={gpu_share},hw_decoder_load={hw_decoder_load}"
+def _hybrid(num_workers: int, gpu_share: float, hw_decoder_load: float) -> str:
+    return f"hybrid:num_workers={num_workers},gpu_share={gpu_share},hw_decoder_load={hw_decoder_load}"
 
 
 CONFIGURATIONS = (
@@ -51,7 +51,7 @@ CONFIGURATIONS = (
         images="originals",
         wanted=0.97,
         floor=4400,
-        feeds=(_THREADS, _DALI, _hybrid(0.34, 0.9)),
+        feeds=(_THREADS, _DALI, _hybrid(11, 0.2, 0.9)),
     ),
     Configuration(
         name="resnet50-compiled",
@@ -59,7 +59,7 @@ CONFIGURATIONS = (
         images="originals",
         wanted=0.97,
         floor=6300,
-        feeds=(_THREADS, _DALI, _hybrid(0.34, 0.9), _hybrid(0.5, 0.9)),
+        feeds=(_THREADS, _DALI, _hybrid(13, 0.1, 0.9), _hybrid(11, 0.2, 0.9)),
         cuda_only=True,
     ),
     Configuration(
@@ -68,7 +68,7 @@ CONFIGURATIONS = (
         images="originals",
         wanted=0.90,
         floor=12300,
-        feeds=(_DALI, _hybrid(0.66, 0.75), _hybrid(0.75, 1.0), "nvjpeg:num_workers=4"),
+        feeds=(_THREADS, _DALI, _hybrid(11, 0.66, 0.9), _hybrid(15, 0.5, 1.0)),
     ),
     Configuration(
         name="resnet18-resized",
@@ -76,7 +76,7 @@ CONFIGURATIONS = (
         images="resized",
         wanted=0.95,
         floor=12300,
-        feeds=(_THREADS, "dali:num_workers=8,hw_decoder_load=0.6", _hybrid(0.5, 0.6)),
+        feeds=(_THREADS, "dali:num_workers=8,hw_decoder_load=0.6", _hybrid(11, 0.2, 0.6)),
     ),
 )
 BY_NAME = {configuration.name: configuration for configuration in CONFIGURATIONS}

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from .base import Source
+from .index import index_rows
 from .mix import Mix
 from .npy import parse_npy
 from .reading import Encoded
@@ -118,7 +119,7 @@ def mean_sizes(source: Source, names: Sequence[str]) -> float:
         return 0.0
     fields = stored_fields(source)
     rows = np.linspace(0, len(source) - 1, min(len(source), 4096)).astype(np.int64)
-    entries = source.index[rows]
+    entries = index_rows(source.index, rows)
     return float(sum(entries[f"size_{member}"].mean() for member in {fields[name].member for name in names}))
 
 

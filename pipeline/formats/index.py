@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -49,6 +50,12 @@ def row_struct(fields: Sequence[str]) -> struct.Struct:
     row = struct.Struct("<" + "".join(codes[code] for _, code in _BASE) + "QQQ" * len(fields))
     assert row.size == index_dtype(fields).itemsize
     return row
+
+
+def index_rows(index: Any, rows: np.ndarray) -> np.ndarray:
+    """A copy of these rows of a source's index, a memory map or a `MixIndex`; shape (n,) for rows of shape (n,)."""
+    # A memory map as a plain array: each step on one makes another memory map, which is slow.
+    return (index.view(np.ndarray) if isinstance(index, np.ndarray) else index)[rows]
 
 
 def mode_code(mode: str) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..errors import DamagedDatasetError, UsageError, WellfedError
 from .environments import ENVIRONMENTS, Environment
+from .index import index_rows
 from .lent import Lease, lend
 from .perprocess import PerProcess
 from .readahead import RecentBlocks
@@ -71,8 +72,7 @@ class LmdbSource(StoredSource):
         """
         if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self):
             self._checked_row(int(rows.min()) if rows.min() < 0 else int(rows.max()))
-        # As a plain array: each step on a memory map makes another memory map, which is slow.
-        entries = self.index.view(np.ndarray)[rows]
+        entries = index_rows(self.index, rows)
         views: list[memoryview] = []
         extension = self._manifest.members["image"]
         with ENVIRONMENTS:
@@ -98,6 +98,8 @@ class LmdbSource(StoredSource):
             rows: shape (b,).
             hinted: not used, since each row is announced by itself, and once.
         """
+        if "image" not in self._manifest.members:
+            return  # nothing but images is announced
         with suppress(WellfedError):
             self.read_rows(rows)
 

@@ -18,7 +18,7 @@ from ..errors import ConfigError, DamagedDatasetError, UsageError
 from .background import Background
 from .cache import DiskCache, default_directory
 from .download import Remote, Stopped
-from .index import INDEX_NAME
+from .index import INDEX_NAME, index_rows
 from .manifest import MANIFEST_NAME, Shard
 from .names import NAMES_BLOB, NAMES_OFFSETS
 from .perprocess import PerProcess
@@ -185,7 +185,7 @@ class RemoteSource(WebDatasetSource):
     def will_need(self, rows: np.ndarray, hinted: RecentBlocks) -> None:
         """Fetch the shards of these rows in the background; returns at once."""
         # In the order in which the rows come.
-        for number in dict.fromkeys(self.index.view(np.ndarray)["shard"][rows].tolist()):
+        for number in dict.fromkeys(self._shard_numbers(rows).tolist()):
             if hinted.add((number, 0)):
                 shard = self._manifest.shards[number]
                 self._background.get().ask(number, partial(self._fetch, shard))
@@ -226,12 +226,15 @@ class RemoteSource(WebDatasetSource):
         """Which of these rows are read from their whole shards; fetches those that are absent, several at once."""
         for row in (rows.min(), rows.max()) if len(rows) else ():
             self._checked_row(int(row))
-        numbers = self.index.view(np.ndarray)["shard"][rows]
+        numbers = self._shard_numbers(rows)
         whole = np.array([self._whole(number) for number in numbers.tolist()], dtype=bool)
         absent = [number for number in dict.fromkeys(numbers[whole].tolist()) if not self._is_there(number)]
         if len(absent) > 1:
             _all_at_once(self._fetch, [self._manifest.shards[number] for number in absent], _SHARDS_AT_ONCE)
         return whole
+
+    def _shard_numbers(self, rows: np.ndarray) -> np.ndarray:
+        return index_rows(self.index["shard"], rows)
 
     def _is_there(self, number: int) -> bool:
         return (self._directory / self._manifest.shards[number].name).exists()

@@ -62,7 +62,7 @@ class RepeatedSource:
     @cached_property
     def index(self) -> np.ndarray:
         """The source's index once for each copy, shape (times * len(source),)."""
-        index = np.tile(self.source.index, self.times)
+        index = np.tile(self.source.index[:], self.times)
         copies = np.repeat(np.arange(self.times, dtype=np.uint64), len(self.source))
         index["key"] += copies * np.uint64(self._key_stride)
         return index

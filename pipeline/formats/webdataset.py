@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from .index import index_rows
 from .perprocess import PerProcess
 from .readahead import READ_BLOCK, RecentBlocks
 from .reading import ReadMemory, Stretches
@@ -79,8 +80,7 @@ class WebDatasetSource(StoredSource):
     def _stretches_of(self, rows: np.ndarray, field: str) -> Stretches:
         if len(rows) and ((low := int(rows.min())) < 0 or (high := int(rows.max())) >= len(self)):
             self._checked_row(low if low < 0 else high)
-        # As a plain array: each step on a memory map makes another memory map, which is slow.
-        entries = self.index.view(np.ndarray)[rows]
+        entries = index_rows(self.index, rows)
         shards = entries["shard"].tolist()
         files: dict[int, OpenFile] = {}
         for shard, row in zip(shards, rows.tolist(), strict=True):
@@ -126,7 +126,7 @@ class WebDatasetSource(StoredSource):
             rows: shape (b,).
             hinted: the blocks told before; those of these rows are added.
         """
-        index = self.index[rows]
+        index = index_rows(self.index, rows)
         # From the image, which comes first, or what does without one; what follows lies in the same blocks or the next.
         first = next(iter(self._manifest.members))
         starts = index[f"offset_{first}"].astype(np.int64)

@@ -15,6 +15,7 @@ from ..decode.chunk import decode_chunk, decode_files, read_encoded
 from ..decode.cpu import image_frame
 from ..errors import CorruptSampleError, SampleRejectedError, words_of
 from ..formats import Source
+from ..formats.index import index_rows
 from ..formats.reading import Encoded, stretches_of
 from ..sampling import with_repeats
 from .blocks import Blocks
@@ -204,7 +205,7 @@ class BatchDecoder:
             ResourceError: memory does not hold the batch.
         """
         count = len(task.rows)
-        index = self.source.index[task.rows]
+        index = index_rows(self.source.index, task.rows)
         if pixels is None:
             pixels = self._pixels(count, blocks)
         batch = HostBatch(
@@ -299,7 +300,7 @@ class BatchDecoder:
                 orientations=crops.orientations,
                 unread={},
             )
-        index = self.source.index[rows]
+        index = index_rows(self.source.index, rows)
         unread: dict[int, str] = {}
         orientations = index["orientation"].copy()
         widths, heights = index["width"].astype(np.int64), index["height"].astype(np.int64)

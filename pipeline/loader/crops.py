@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..formats.index import index_rows
+
 if TYPE_CHECKING:
     from ..formats.base import Source
     from .batch import BatchTask
@@ -70,7 +72,7 @@ def drawn_ahead(tasks: Iterator[BatchTask], source: Source, draw: DrawCrops) -> 
 def _drawn(tasks: list[BatchTask], source: Source, draw: DrawCrops) -> Iterator[BatchTask]:
     if not tasks:
         return
-    entries = source.index.view(np.ndarray)[np.concatenate([task.rows for task in tasks])]
+    entries = index_rows(source.index, np.concatenate([task.rows for task in tasks]))
     widths, heights = entries["width"].astype(np.int64), entries["height"].astype(np.int64)
     orientations = entries["orientation"].astype(np.uint8)
     ends = np.cumsum([len(task.rows) for task in tasks]).tolist()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import pickle
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ import torch
 from ..config import BackendName, LoaderConfig
 from ..errors import ConfigError, TransformError, UsageError, words_of
 from ..formats import Mix, RepeatedSource, Source
+from ..hardware.notebook import in_notebook
 from .randomness import GlobalRandomness, batch_words, generator_of, transform_words
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def _check_picklable(function: Callable[..., Any], method: str) -> None:
     if method == "fork":
         return
     module = getattr(function, "__module__", None) or type(function).__module__
-    if "ipykernel" in sys.modules and module == "__main__":
+    if in_notebook() and module == "__main__":
         raise _not_for_workers(f"{function!r} of a notebook, which worker processes cannot import")
     try:
         pickle.dumps(function)

@@ -94,7 +94,8 @@ def test_an_image_that_is_not_asked_for_is_neither_read_nor_decoded(
     def absent(*_: Any) -> Any:
         raise MissingDependencyError("DALI must be there")
 
-    monkeypatch.setattr(decoding, "read_rows", never)
+    monkeypatch.setattr(decoding, "read_encoded", never)
+    monkeypatch.setattr(decoding, "decode_files", never)
     monkeypatch.setattr(decoding, "decode_chunk", never)
     monkeypatch.setattr(dali, "require_dali", absent)
     options = {"gpu_share": None} if backend != "hybrid" else {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import random
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,8 @@ import pytest
 import torch
 
 from wellfed.pipeline.errors import TransformError, UsageError, WorkerError
-from wellfed.pipeline.loader import DataLoader
+from wellfed.pipeline.loader import DataLoader, processes
+from wellfed.pipeline.loader import transform as transforms
 
 Case = tuple[str, int]
 Open = Callable[..., Any]
@@ -270,7 +270,8 @@ def test_functions_of_a_notebook_cannot_go_to_its_spawned_workers(
         return image
 
     cell.__module__ = "__main__"
-    monkeypatch.setitem(sys.modules, "ipykernel", sys)
+    for module in (processes, transforms):
+        monkeypatch.setattr(module, "in_notebook", lambda: True)
     with pytest.raises(UsageError, match="of a notebook"):
         open_rich(("processes", 1), transform=cell)
 

@@ -3,10 +3,11 @@ from __future__ import annotations
 import pickle
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from wellfed.pipeline.errors import UsageError
-from wellfed.pipeline.formats import RepeatedSource, Source, open_source
+from wellfed.pipeline.formats import Mix, RepeatedSource, Source, open_source
 
 
 def test_each_copy_has_keys_of_its_own_and_the_same_images(any_folder: Path) -> None:
@@ -52,3 +53,19 @@ def test_rows_outside_are_index_errors(any_folder: Path, row: int) -> None:
 def test_copies_must_be_countable(any_folder: Path, times: object) -> None:
     with pytest.raises(UsageError):
         RepeatedSource(open_source(any_folder), times)  # type: ignore[arg-type]
+
+
+def test_a_mix_is_repeated_like_any_dataset(any_folder: Path) -> None:
+    mix = Mix([(any_folder, 1), (any_folder, 2)])
+    source = RepeatedSource(mix, 2)
+    own = mix.index[:]
+
+    assert len(source) == 2 * len(mix)
+    assert source.index["label"].tolist() == own["label"].tolist() * 2
+    assert source.index["key"].tolist() == sorted(set(source.index["key"].tolist()))
+    rows = np.array([1, len(mix) + 1, len(source) - 1])
+    assert [bytes(data) for data in source.read_rows(rows)] == [
+        mix.read(1),
+        mix.read(1),
+        mix.read(len(mix) - 1),
+    ]

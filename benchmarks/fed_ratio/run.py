@@ -8,8 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from wellfed.pipeline.config import LoaderSettings
 from wellfed.pipeline.errors import WellfedError
+from wellfed.pipeline.loader import resample
 from wellfed.pipeline.tune.machine import MachineRig
 from wellfed.pipeline.tune.rig import OutOfDeviceMemoryError, Trial, Window
 from wellfed.pipeline.tune.run import opened
@@ -63,6 +66,8 @@ def measure_configuration(
         dataset, configuration.step, device, image_size=plan.image_size, seed=plan.seed, clock=time.perf_counter
     ) as on:
         run["device"] = on.accelerator.description
+        if on.accelerator.torch_device.startswith("cuda"):
+            run["gpu_resize"] = resample.state(torch.device(on.accelerator.torch_device))
         run["dataset"] = {"samples": len(on.source), "epoch_samples": on.rig.epoch_samples(plan.batch_size)}
         say(f"{configuration.name}: preparing the step")
         on.rig.ceiling(plan.batch_size, _FIRST_SECONDS)

@@ -83,7 +83,18 @@ def _decoders() -> dict[str, str]:
         **decoders,
         "nvJPEG": "available, on CUDA devices" if has_nvjpeg() else "not in this torchvision, which has no CUDA",
         "DALI": dali_state(),
+        **_gpu_resize(),
     }
+
+
+def _gpu_resize() -> dict[str, str]:
+    import torch
+
+    from ..loader.resample import state
+
+    if not torch.cuda.is_available():
+        return {}
+    return {"resize on the GPU": state(torch.device("cuda", 0))}
 
 
 def _torch_cuda() -> dict[str, Any]:

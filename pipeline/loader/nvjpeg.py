@@ -149,8 +149,10 @@ class NvjpegDecoder:
         self._begun.clear()
 
     def _fill(self, crops: Crops, out: torch.Tensor, first: int) -> list[int]:
-        # torch wants memory that may be written, which bytes are not.
-        writable = (data if isinstance(data, memoryview) else bytearray(data) for data in crops.encoded)
+        # torch wants memory that may be written, which bytes and views into LMDB's map are not.
+        writable = (
+            data if isinstance(data, memoryview) and not data.readonly else bytearray(data) for data in crops.encoded
+        )
         encoded = [torch.frombuffer(data, dtype=torch.uint8) for data in writable]
         try:
             pictures = self._holder.decode(self._decode, encoded) if self._holder else self._decode(encoded)

@@ -6,6 +6,7 @@ task is a whole batch, planned in the parent, so that workers hold no order and 
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import re
@@ -84,7 +85,7 @@ class ProcessesBackend:
             )
         self._tasks.current = tasks
         try:
-            with _deaf_to_interrupts():
+            with _deaf_to_interrupts(), _collecting_nothing_of_ours():
                 self._workers = iter(self._loader)
         except RuntimeError as error:
             self.close()
@@ -204,6 +205,22 @@ def _deaf_to_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _collecting_nothing_of_ours() -> Iterator[None]:
+    """Start workers that never collect garbage of this process, which they inherit by fork.
+
+    Garbage may hold tensors on a CUDA device; giving one back in a worker, where CUDA cannot be used, aborts it.
+    """
+    before = gc.get_freeze_count()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        # A program that has frozen objects itself wants them to stay so; ours then stay, too.
+        if not before:
+            gc.unfreeze()
 
 
 def start_method() -> str:

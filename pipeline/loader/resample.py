@@ -101,6 +101,12 @@ def why_not(device: torch.device) -> str | None:
     return None if right else "a gray picture did not stay gray"
 
 
+def state(device: torch.device) -> str:
+    """Who resizes on this CUDA device, for people."""
+    reason = why_not(device)
+    return "by our kernel" if reason is None else f"by DALI or torch, since our kernel does not run: {reason}"
+
+
 def _one(picture: Any) -> Stored:
     height, width, _ = picture.shape
     return Stored(

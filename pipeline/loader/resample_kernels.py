@@ -1,8 +1,9 @@
-"""The two GPU kernels of `resample`, in Triton: across, then down. Only imported where Triton is there."""
+"""The two GPU kernels of `resample`, in Triton: across, then down. Only imported where Triton is there.
+
+Triton takes no annotations but its own in a kernel: it looks their names up as if the kernel used them.
+"""
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 import triton
@@ -37,7 +38,7 @@ def launch(table: torch.Tensor, highest: int, scratch: torch.Tensor, out: torch.
 
 
 @triton.jit
-def window(places: Any, scale: Any, size: Any) -> Any:
+def window(places, scale, size):
     """The filter's middle and its first and last inputs (the last not included) for these outputs, as in Pillow."""
     reach = tl.maximum(scale, 1.0)
     middle = (places + 0.5) * scale
@@ -47,14 +48,14 @@ def window(places: Any, scale: Any, size: Any) -> Any:
 
 
 @triton.jit
-def triangle(at: Any, middle: Any, reach: Any, high: Any) -> Any:
+def triangle(at, middle, reach, high):
     """Weights of these inputs."""
     weight = tl.maximum(1.0 - tl.abs(at + 0.5 - middle) / reach, 0.0)
     return tl.where(at < high, weight, 0.0)
 
 
 @triton.jit
-def across(table: Any, scratch: Any, size: Any, rows_at_once: tl.constexpr, block: tl.constexpr) -> None:
+def across(table, scratch, size, rows_at_once: tl.constexpr, block: tl.constexpr):  # type: ignore[no-untyped-def]
     entry = table + tl.program_id(1) * 8
     first = tl.program_id(0) * rows_at_once
     height = tl.load(entry + 2).to(tl.int32)
@@ -94,7 +95,7 @@ def across(table: Any, scratch: Any, size: Any, rows_at_once: tl.constexpr, bloc
 
 
 @triton.jit
-def down(table: Any, scratch: Any, out: Any, size: Any, lines_at_once: tl.constexpr, block: tl.constexpr) -> None:
+def down(table, scratch, out, size, lines_at_once: tl.constexpr, block: tl.constexpr):  # type: ignore[no-untyped-def]
     image = tl.program_id(1)
     entry = table + image * 8
     height = tl.load(entry + 2).to(tl.int32)

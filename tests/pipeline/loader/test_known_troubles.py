@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 
 from wellfed.converters.run import convert
 from wellfed.pipeline.loader import DataLoader
@@ -143,3 +145,39 @@ def test_a_killed_loader_leaves_no_segment_and_no_worker(
     assert alive == []
     owners = {process.pid, *(child.pid for child in children)}
     assert [name for name in os.listdir("/dev/shm") if any(f"_{owner}_" in name for owner in owners)] == []
+
+
+class Knot:
+    """Garbage that only the collector finds, and that says which process collects it."""
+
+    def __init__(self, file: Path) -> None:
+        self.itself, self.file = self, file
+
+    def __del__(self) -> None:
+        with self.file.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+
+
+def test_workers_do_not_collect_garbage_of_the_program(image_folder: Path, tmp_path: Path) -> None:
+    # given garbage as tensors on a CUDA device may be, whose end in a forked worker aborts it
+    collected = tmp_path / "collected"
+    before = gc.get_freeze_count()
+    gc.disable()
+    try:
+        Knot(collected)
+        options: dict[str, Any] = {"backend": "processes", "num_workers": 1, "multiprocessing_context": "fork"}
+        with DataLoader(image_folder, batch_size=2, image_size=8, transform=collecting, **options) as loader:
+            # when a worker collects
+            assert len(list(loader)) == 6
+    finally:
+        gc.enable()
+    # then that garbage is left to this process, which still collects it
+    assert not collected.exists()
+    gc.collect()
+    assert collected.read_text() == f"{os.getpid()}\n"
+    assert gc.get_freeze_count() == before
+
+
+def collecting(image: torch.Tensor) -> torch.Tensor:
+    gc.collect()
+    return image

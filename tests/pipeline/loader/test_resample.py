@@ -15,7 +15,7 @@ import torch
 from wellfed.pipeline.loader import resample as module
 from wellfed.pipeline.loader.resample import why_not
 
-pytest.importorskip("triton", reason="triton is not installed")
+kernels = pytest.importorskip("wellfed.pipeline.loader.resample_kernels", reason="triton is not installed")
 
 AGAINST_PILLOW = """
 import json, sys
@@ -82,6 +82,22 @@ def test_pictures_are_pillows_within_one_level(scratch: int, repository: Path) -
     found = differences("cpu", scratch, repository, interpreted=True)
     assert len(found) == 8
     assert max(found) <= 1
+
+
+def test_the_kernels_compile_for_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Triton's interpreter takes Python that its compiler refuses; compiling needs no GPU."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource, compile
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    tables = {"table": "*i64", "scratch": "*u8"}
+    for kernel, signature in (
+        (kernels.across, {**tables, "size": "i32", "rows_at_once": "constexpr", "block": "constexpr"}),
+        (kernels.down, {**tables, "out": "*u8", "size": "i32", "lines_at_once": "constexpr", "block": "constexpr"}),
+    ):
+        constants = {name: 8 if "at_once" in name else 256 for name, kind in signature.items() if kind == "constexpr"}
+        source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
+        assert "cubin" in compile(source, target=GPUTarget("cuda", 90, 32)).asm
 
 
 @pytest.mark.gpu

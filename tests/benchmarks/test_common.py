@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 Load = Callable[[str], Any]
 
 
@@ -71,3 +74,14 @@ def test_memory_of_a_tree_holds_its_children(load: Load) -> None:
         assert process.tree_pss(os.getpid())["Pss_Anon"] - before > 45_000_000
     finally:
         child.communicate(b"\n")
+
+
+def test_many_rows_counts_them_and_what_they_take() -> None:
+    command = [sys.executable, "benchmarks/many_rows.py", "--rows", "300", "--workers", "1"]
+    ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=True)
+
+    found = json.loads(ended.stdout)
+    assert (found["summary"]["found"], found["summary"]["stored"], found["summary"]["rejected"]) == (300, 294, 6)
+    assert found["rows_per_second"] == pytest.approx(300 / found["seconds"], rel=0.1)
+    # Python alone takes more than this, and nothing here a GiB.
+    assert 5 << 20 < found["main_anonymous_bytes"]["at_half_time"] <= found["main_anonymous_bytes"]["largest"] < 1 << 30

@@ -5,8 +5,10 @@ Only what is needed is imported: under AddressSanitizer torch alone would take l
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import io
+import os
 import random
 import sys
 import time
@@ -125,13 +127,19 @@ def feed(native: ModuleType, rng: random.Random, data: bytes) -> int:
         ]
     flips = np.array([rng.randrange(2) for _ in range(count)], np.uint8)
     side = rng.choice((1, 2, 3, 7, 16, 33, 64, 224))
-    seen: list[tuple[bytes, list[int], bool]] = []
+    seen: list[tuple[bytes, list[int]]] = []
+    reduce = rng.random() < 0.5
     for portable in (False, True):
         out, status = np.zeros((count, side, side, 3), np.uint8), np.zeros(count, np.int32)
-        reduce = rng.random() < 0.5 if not seen else seen[0][2]
         native.decode([data] * count, boxes, orientations, flips, out, side, reduce, portable, status)
-        seen.append((out[status == 0].tobytes(), status.tolist(), reduce))
+        seen.append((out[status == 0].tobytes(), status.tolist()))
     assert seen[0] == seen[1], "the kernels differ"
+    from_file(native, rng, data, (boxes, orientations, flips, side, reduce), seen[0])
+    native.plain_header(data)
+    ordinary = np.zeros(2, np.uint8)
+    native.ordinary(
+        [data, data[: rng.randrange(len(data) + 1)]], np.array([width] * 2), np.array([height] * 2), ordinary
+    )
     native.check(data)
     native.baseline(data)
     native.resize(
@@ -144,6 +152,44 @@ def feed(native: ModuleType, rng: random.Random, data: bytes) -> int:
         rng.random() < 0.3,
     )
     return seen[0][1].count(0)
+
+
+def from_file(
+    native: ModuleType, rng: random.Random, data: bytes, how: tuple[Any, ...], seen: tuple[bytes, list[int]]
+) -> None:
+    """The same from a file: alike where the index is right, and nothing but an error where it is not."""
+    boxes, orientations, flips, side, reduce = how
+    count, before = len(boxes), rng.randrange(100)
+    descriptor = os.memfd_create("hostile")
+    try:
+        os.write(descriptor, bytes(before) + data)
+        descriptors = np.full(count, descriptor, np.int32)
+        offsets, sizes = np.full(count, before, np.int64), np.full(count, len(data), np.int64)
+        out, status = np.zeros((count, side, side, 3), np.uint8), np.zeros(count, np.int32)
+        rest = (boxes, orientations, flips, out, side, reduce, False, status)
+        native.decode_files(descriptors, offsets, sizes, *rest)
+        assert (out[status == 0].tobytes(), status.tolist()) == seen, "reading the file makes a difference"
+        memory = np.zeros(count * len(data), np.uint8)
+        assert native.read_files(descriptors, offsets, sizes, memory) == count
+        assert memory.tobytes() == data * count
+        place = rng.randrange(count)
+        for values, odd in (
+            (descriptors, (-1, 1_000_000, -(2**31), 2**31 - 1)),
+            (offsets, (-1, len(data), 2**40, -(2**63), 2**63 - 1)),
+            (sizes, (-1, 0, len(data) + before + 1, -(2**63), 2**63 - 1, 2**62)),
+        ):
+            kept = values[place]
+            values[place] = rng.choice(odd)
+            native.decode_files(descriptors, offsets, sizes, *rest)
+            assert status[place] != 0, "an image of nothing"
+            if values is not sizes:
+                assert native.read_files(descriptors, offsets, sizes, memory) <= place or offsets[place] <= before
+            else:
+                with contextlib.suppress(ValueError):
+                    native.read_files(descriptors, offsets, sizes, memory)
+            values[place] = kept
+    finally:
+        os.close(descriptor)
 
 
 def main() -> int:

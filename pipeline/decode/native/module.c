@@ -190,9 +190,10 @@ static PyObject *decode_files(PyObject *self, PyObject *args) {
     if (!decoder) no_memory = 1;
     for (Py_ssize_t i = 0; decoder && i < n; i++) {
         int64_t length = int64_at(&stretches.sizes, i);
+        // An index may promise any size: half as much again is kept only where that is a size, too.
         if (length > room) {
             free(data);
-            room = length + length / 2;
+            room = length < INT64_MAX / 2 ? length + length / 2 : length;
             data = malloc((size_t)room);
             if (!data) room = 0;
         }

@@ -11,10 +11,12 @@ import multiprocessing
 import os
 import re
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from multiprocessing.connection import wait
 from traceback import format_exception
 from typing import Any
 
@@ -81,7 +83,7 @@ class ProcessesBackend:
                 # Torch draws a seed for its workers, which must not change what the training draws.
                 generator=torch.Generator(),
                 # A fork server's workers are its own children.
-                worker_init_fn=partial(_end_without_parent, None if method == "forkserver" else os.getpid()),
+                worker_init_fn=partial(_end_with_parent, None if method == "forkserver" else os.getpid()),
             )
         self._tasks.current = tasks
         try:
@@ -181,15 +183,23 @@ def _unchanged(batch: Any) -> Any:
     return batch
 
 
-def _end_without_parent(pid: int | None, worker: int) -> None:
-    """End this worker if the loader's process was killed before the worker was ready.
+def _end_with_parent(pid: int | None, worker: int) -> None:
+    """End this worker as soon as the loader's process does, however that ends.
 
-    From then on torch's own watchdog sees a change of parent; one that came earlier it cannot know of, and the worker
-    would wait for tasks for ever.
+    torch's own watchdog looks every five seconds, between two batches: it misses a parent that was killed before the
+    worker was ready, and a worker that it ends waits for ever for somebody to read its last results, where the pipe is
+    full of them. At the end of the loader's process nothing is left that a worker must do.
     """
     parent = multiprocessing.parent_process()
-    if (pid is not None and os.getppid() != pid) or (parent is not None and not parent.is_alive()):
+    if parent is None or (pid is not None and os.getppid() != pid):
         raise SystemExit(1)
+    threading.Thread(target=_watch, args=(parent.sentinel,), name="wellfed-parent", daemon=True).start()
+
+
+def _watch(sentinel: int) -> None:
+    # Readable once no process holds its other end: this one's parent and, by fork, later workers, which end likewise.
+    wait([sentinel])
+    os._exit(1)
 
 
 @contextmanager

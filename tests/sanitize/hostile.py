@@ -183,7 +183,9 @@ def from_file(
             native.decode_files(descriptors, offsets, sizes, *rest)
             assert status[place] != 0, "an image of nothing"
             if values is not sizes:
-                assert native.read_files(descriptors, offsets, sizes, memory) <= place or offsets[place] <= before
+                whole = native.read_files(descriptors, offsets, sizes, memory)
+                # Nothing can be read from anywhere.
+                assert whole <= place or offsets[place] <= before or not data
             else:
                 with contextlib.suppress(ValueError):
                     native.read_files(descriptors, offsets, sizes, memory)

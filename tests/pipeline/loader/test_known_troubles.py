@@ -106,29 +106,40 @@ def test_workers_share_the_index_instead_of_copying_it(image_folder: Path) -> No
 
 KILLED = """
 import random, sys, time
+from wellfed.pipeline.formats import RepeatedSource, open_source
 from wellfed.pipeline.loader import DataLoader
 
-folder, while_starting = sys.argv[1:]
+folder, when = sys.argv[1:]
+source, prefetch = open_source(folder), 2
+if when == "results wait":
+    # More results than a pipe holds, so that a worker waits for somebody to read them.
+    source, prefetch = RepeatedSource(source, 30), 32
 loader = DataLoader(
-    folder, batch_size=2, image_size=64, backend="processes", num_workers=2, multiprocessing_context="fork"
+    source,
+    batch_size=2,
+    image_size=64,
+    backend="processes",
+    num_workers=2,
+    prefetch_factor=prefetch,
+    multiprocessing_context="fork",
 )
-if while_starting == "yes":
+if when == "workers start":
     # torch seeds each worker before it looks who the worker's parent is.
     random.seed = lambda seed: time.sleep(5)
 batches = iter(loader)
-if while_starting == "no":
+if when != "workers start":
     next(batches)
+if when == "results wait":
+    time.sleep(3)
 print("ready", flush=True)
 time.sleep(600)
 """
 
 
-@pytest.mark.parametrize("while_starting", [pytest.param("no", marks=pytest.mark.long), "yes"])
-def test_a_killed_loader_leaves_no_segment_and_no_worker(
-    image_folder: Path, repository: Path, while_starting: str
-) -> None:
+@pytest.mark.parametrize("when", ["workers wait", "results wait", "workers start"])
+def test_a_killed_loader_leaves_no_segment_and_no_worker(image_folder: Path, repository: Path, when: str) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-c", KILLED, str(image_folder), while_starting],
+        [sys.executable, "-c", KILLED, str(image_folder), when],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -140,7 +151,6 @@ def test_a_killed_loader_leaves_no_segment_and_no_worker(
     assert len(children) >= 2
     process.send_signal(signal.SIGKILL)
     process.wait(timeout=30)
-    # torch's workers look for their parent every five seconds.
     _, alive = psutil.wait_procs(children, timeout=60)
     assert alive == []
     owners = {process.pid, *(child.pid for child in children)}

@@ -85,27 +85,55 @@ class Driver:
         self.result = Result(memory=plan, rates=Rates())
 
     def run(self) -> Result:
-        """The whole flow.
+        """The whole flow; an interrupt ends it with the best so far once every trial has had a round.
 
         Raises:
             ResourceError: nothing fits under the memory cap.
+            KeyboardInterrupt: before that.
         """
         result, request = self.result, self.request
-        mark = self.rig.clock()
-        result.seconds["preflight"] = mark - self._start
-        mark = self._stage("memory", mark, self._probe_memory)
-        mark = self._stage("rates", mark, self._measure_parts)
-        mark = self._stage("search", mark, self._search)
-        mark = self._stage("hold", mark, self._hold)
+        result.seconds["preflight"] = self.rig.clock() - self._start
+        try:
+            self._stage("memory", self._probe_memory)
+            self._stage("rates", self._measure_parts)
+            self._stage("search", self._search)
+            self._stage("hold", self._hold)
+            self._stage("advice", self._weigh_advice)
+        except KeyboardInterrupt:
+            if not self._take_best_so_far():
+                raise
         result.verdict = judge(evidence_of(result, request, self.limits, self._cap))
-        result.seconds["total"] = mark - self._start
+        result.seconds["total"] = self.rig.clock() - self._start
         return result
 
-    def _stage(self, name: str, mark: float, work: Callable[[], None]) -> float:
-        work()
-        now = self.rig.clock()
-        self.result.seconds[name] = now - mark
-        return now
+    def _take_best_so_far(self) -> bool:
+        """Choose among what was measured before an interrupt; False before every live trial had a whole round."""
+        result = self.result
+        live = [record for record in result.records if record.left is None]
+        if not live or not all(record.rounds for record in live):
+            return False
+        chosen = result.chosen or choose(result.records, self._targets(), seed=self.request.seed)
+        if chosen is None:
+            return False
+        done = min(len(record.rounds) for record in live)
+        stage = "the hold" if result.chosen is not None else "the search"
+        result.interrupted, result.chosen = True, chosen
+        result.comparisons = comparisons(result.records, chosen, seed=self.request.seed)
+        held = "" if result.hold is not None else ", and nothing was held: the verdict rests on the rounds"
+        result.notes.append(
+            f"Interrupted in {stage}: the best of {done} round{'' if done == 1 else 's'} was taken{held}."
+        )
+        return True
+
+    def _weigh_advice(self) -> None:
+        """Measure what the advice promises, where the verdict will give it."""
+
+    def _stage(self, name: str, work: Callable[[], None]) -> None:
+        began = self.rig.clock()
+        try:
+            work()
+        finally:
+            self.result.seconds[name] = self.rig.clock() - began
 
     def _say(self, message: str) -> None:
         done = min(self.rig.clock() - self._start, self.request.budget_seconds)

@@ -163,6 +163,11 @@ class MachineRig:
         if feed is not None:
             feed.close()
 
+    def optimizer_of(self, batch_size: int) -> Any:
+        """The optimizer of the step at this batch size; None where the step shows none, or was not built."""
+        step = self._steps.get(batch_size)
+        return None if step is None else step.optimizer
+
     def release_device(self) -> None:
         self.close()
         # Steps and batches may be in cycles; device memory is only free once they are collected.

@@ -28,6 +28,7 @@ class Result:
     verdict: Verdict | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    interrupted: bool = False
 
 
 def evidence_of(result: Result, request: TuneRequest, limits: Limits, cap_bytes: int | None) -> Evidence:

@@ -14,6 +14,7 @@ from ..hardware import Fact, versions
 from ..loader.step_source import step_source_sha256
 from ..training import Accelerator, StepSpec
 from .batch_advice import BatchAdvice
+from .evidence import slow_samples
 from .result import Result
 
 
@@ -126,6 +127,10 @@ def report(
         "parts": {
             "read_samples_per_second": rates.read_rate,
             "copy_samples_per_second": rates.copy_rate,
+            "parallel_read_samples_per_second": rates.parallel_read_rate,
+            "sample_seconds": [round(seconds, 6) for seconds in rates.sample_seconds],
+            "slow_samples": None if (slow := slow_samples(rates.sample_seconds)) is None else slow.to_dict(),
+            "resize": None if rates.resize is None else rates.resize.to_dict(),
             "boundary_seconds": {"kept": rates.boundary_seconds.get(True), "new": rates.boundary_seconds.get(False)},
         },
         "memory": result.memory.to_dict() if kind == "tune" else None,

@@ -18,7 +18,7 @@ from .rig import OutOfDeviceMemoryError, Rig, Trial
 from .rounds import run_rounds
 from .search import Record, Search, Targets, choose, comparisons, undecided
 from .space import Limits, all_points, shortlist
-from .verdict import describe, judge
+from .verdict import Verdict, describe, judge
 
 BATCH_SIZES = (16, 32, 64, 128, 256, 512, 1024)
 
@@ -28,6 +28,7 @@ STOCK_BATCH_SIZE = 64
 MOST_CANDIDATES = 5
 _MOST_ROUNDS = 10
 _ALONE_BATCH_SIZE = 64
+_RESIZE_SLICES = 10  # of a measurement's length: 20 s, after the hold
 
 Progress = Callable[[str, float], None]
 
@@ -91,7 +92,7 @@ class Driver:
             ResourceError: nothing fits under the memory cap.
             KeyboardInterrupt: before that.
         """
-        result, request = self.result, self.request
+        result = self.result
         result.seconds["preflight"] = self.rig.clock() - self._start
         try:
             self._stage("memory", self._probe_memory)
@@ -102,7 +103,7 @@ class Driver:
         except KeyboardInterrupt:
             if not self._take_best_so_far():
                 raise
-        result.verdict = judge(evidence_of(result, request, self.limits, self._cap))
+        result.verdict = self._judged()
         result.seconds["total"] = self.rig.clock() - self._start
         return result
 
@@ -116,7 +117,7 @@ class Driver:
         if chosen is None:
             return False
         done = min(len(record.rounds) for record in live)
-        stage = "the hold" if result.chosen is not None else "the search"
+        stage = "the search" if result.chosen is None else "the hold" if result.hold is None else "the advice"
         result.interrupted, result.chosen = True, chosen
         result.comparisons = comparisons(result.records, chosen, seed=self.request.seed)
         held = "" if result.hold is not None else ", and nothing was held: the verdict rests on the rounds"
@@ -126,7 +127,23 @@ class Driver:
         return True
 
     def _weigh_advice(self) -> None:
-        """Measure what the advice promises, where the verdict will give it."""
+        """Measure what the verdict and its advice rest on where data binds; nobody else needs it."""
+        result, chosen = self.result, self.result.chosen
+        if chosen is None or chosen.trial.settings is None or self._judged().name != "data_limited":
+            return
+        settings, rates = chosen.trial.settings, result.rates
+        seconds = self._budget.slice_seconds
+        self._say("what binds: reading in parallel, and samples one by one")
+        self.rig.release_device()
+        readers = max(1, min(settings.num_workers, self.limits.cores))
+        rates.parallel_read_rate = self.rig.parallel_read_rate(readers, seconds)
+        rates.sample_seconds = self.rig.sample_seconds(2 * seconds)
+        if self._judged().binds == "decode":
+            self._say("what smaller images would bring")
+            rates.resize = self.rig.resize_gain(settings, _RESIZE_SLICES * seconds)
+
+    def _judged(self) -> Verdict:
+        return judge(evidence_of(self.result, self.request, self.limits, self._cap))
 
     def _stage(self, name: str, work: Callable[[], None]) -> None:
         began = self.rig.clock()

@@ -71,7 +71,7 @@ def photos(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("guard", ["if __name__ == '__main__':", "if True:"])
+@pytest.mark.parametrize("guard", [pytest.param("if __name__ == '__main__':", marks=pytest.mark.long), "if True:"])
 def test_a_script_tunes_itself_once_whether_guarded_or_not(photos: Path, guard: str) -> None:
     (photos / "mytrain.py").write_text(SCRIPT.format(guard=guard))
     run = subprocess.run(

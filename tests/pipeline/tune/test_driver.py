@@ -121,8 +121,9 @@ def test_step_limited_names_the_batch_that_would_do_beyond_the_cap(fake_rig: Any
     rig = fake_rig(step=lambda b: (10.0 * b, b / 4), loader=lambda s: 1e6)
     result = run(rig, batch_sizes=(16, 32, 64))
     assert result.verdict.name == "step_limited"
-    # 16% at batch 64 grows in proportion: 70% needs 280, with a margin the next power of two is 512
-    assert any("batch 512" in line for line in result.verdict.advice)
+    # 16% at batch 64 grows in proportion: 70% and 5% more need 294, in steps of 16 that is 304
+    assert any("batch 304 would do" in line for line in result.verdict.advice)
+    assert result.verdict.binds == "launches"
 
 
 def test_without_a_counter_it_is_unmeasurable_and_settings_are_still_chosen(fake_rig: Any) -> None:

@@ -29,6 +29,7 @@ MOST_CANDIDATES = 5
 _MOST_ROUNDS = 10
 _ALONE_BATCH_SIZE = 64
 _RESIZE_SLICES = 10  # of a measurement's length: 20 s, after the hold
+_SAMPLE_SLICES = 5  # some hundreds of samples: where one in a hundred is slow, a few of those
 
 Progress = Callable[[str, float], None]
 
@@ -137,7 +138,7 @@ class Driver:
         self.rig.release_device()
         readers = max(1, min(settings.num_workers, self.limits.cores))
         rates.parallel_read_rate = self.rig.parallel_read_rate(readers, seconds)
-        rates.sample_seconds = self.rig.sample_seconds(2 * seconds)
+        rates.sample_seconds = self.rig.sample_seconds(_SAMPLE_SLICES * seconds)
         if self._judged().binds == "decode":
             self._say("what smaller images would bring")
             rates.resize = self.rig.resize_gain(settings, _RESIZE_SLICES * seconds)

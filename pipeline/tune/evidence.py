@@ -30,7 +30,7 @@ _ROUNDS = 3
 _PREPARING = 0.5  # of the time that is given; the rest is measured
 _SLOW_TIMES = 10.0
 _FEW = 0.05
-_MUCH = 0.15
+_MUCH = 0.10
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class SlowSamples:
 
 
 def slow_samples(seconds: Sequence[float]) -> SlowSamples | None:
-    """Those that take ten times the median or more, where they are few (5%) and take much of the time (15%).
+    """Those that take ten times the median or more, where they are few (5%) and take much of the time (10%).
 
     Args:
         seconds: of each sample, read and decoded by itself.

@@ -243,18 +243,26 @@ def _data_advice(e: Evidence) -> tuple[Binds, list[str]]:
             f"Host memory grows by {e.grows_bytes_per_epoch / 1e6:.0f} MB an epoch: look for lists that the step "
             "or the dataset appends to, and use fewer workers meanwhile."
         ]
+    # The loader's own rate includes the copy, so a copy that is as slow as it comes first.
+    if e.copy_rate is not None and e.copy_rate < min(needed, 1.25 * (e.loader_rate or needed)):
+        return _copy_advice(e, e.copy_rate, needed)
     if e.loader_rate is not None and e.loader_rate < needed:
         binds, advice = _loader_advice(e, e.loader_rate, needed)
         return binds, [*advice, *_slow_advice(e)]
     if e.copy_rate is not None and e.copy_rate < 1.5 * needed:
-        return "copy", [
-            f"The copy to the device binds: {e.copy_rate:.0f} samples/s, {needed:.0f} are needed beside the step: use "
-            "pin_memory and check the PCIe link's width."
-        ]
+        return _copy_advice(e, e.copy_rate, needed)
     alone = "" if e.loader_rate is None else f" gives {e.loader_rate:.0f} samples/s by itself, {needed:.0f} are needed,"
     return "Python", [
         f"Python binds: the loader{alone} but not beside the step, which shares the interpreter and the cores with it: "
         "try backend 'processes', keep a core free for the training process, and take Python work out of the step."
+    ]
+
+
+def _copy_advice(e: Evidence, copy_rate: float, needed: float) -> tuple[Binds, list[str]]:
+    pin = "check" if e.settings.pin_memory else "use pin_memory and check"
+    return "copy", [
+        f"The copy to the device binds: {copy_rate:.0f} samples/s, {needed:.0f} are needed beside the step: {pin} the "
+        "PCIe link's width."
     ]
 
 

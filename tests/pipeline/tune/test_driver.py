@@ -209,6 +209,17 @@ def test_the_budget_holds_on_a_machine_with_many_cores(fake_rig: Any) -> None:
     assert len(result.chosen.rounds) >= 5
 
 
+def test_the_budget_holds_where_one_step_takes_longer_than_a_measurement(fake_rig: Any) -> None:
+    # given a step so slow that each measurement takes 9 s instead of the 2 s asked for
+    class Slow(fake_rig):  # type: ignore[misc]
+        def _window(self, batch: int, speed: float, util: float | None, seconds: float, waits: float) -> Any:
+            return super()._window(batch, speed, util, max(seconds, 9.0), waits)
+
+    result = run(Slow(wobble=(1.0, 1.2, 0.8)), budget_seconds=180.0)
+    assert result.seconds["total"] - result.seconds["hold"] <= 180.0
+    assert result.verdict.name == "passed"
+
+
 def test_an_interrupt_anywhere_leaves_nothing_held_and_gives_the_best_so_far(fake_rig: Any) -> None:
     whole = fake_rig()
     rounds = len([record for record in run(whole).records if record.left is None])

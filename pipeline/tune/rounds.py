@@ -53,8 +53,8 @@ def run_rounds(
             search.tell(trial, Measurement(rig.fed(trial, seconds), ceiling))
         except OutOfDeviceMemoryError:
             search.bar(trial, "out of device memory")
-        if search.round > 0:  # the first round also opens loaders
-            search.longest_seconds = max(search.longest_seconds, rig.clock() - asked)
+        took = (rig.clock() - asked) * (_WITHOUT_OPENING if search.round == 0 else 1)
+        search.longest_seconds = max(search.longest_seconds, took)
         for record in search.records:
             if record.left is not None:
                 rig.drop(record.trial)

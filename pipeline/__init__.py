@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .errors import WellfedError
     from .formats import Mix, Source, open_source
     from .loader import DataLoader, as_torch_loader
+    from .tune.call import tune
     from .version import __version__ as __version__
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "WellfedError",
     "as_torch_loader",
     "open_source",
+    "tune",
 ]
 
 _HOME = {
@@ -51,6 +53,7 @@ _HOME = {
     "WellfedError": "errors",
     "as_torch_loader": "loader",
     "open_source": "formats",
+    "tune": "tune",
     "__version__": "version",
 }
 

@@ -334,6 +334,10 @@ class TuneRequest(_Json):
         seed: of order and augmentation.
         current: the user's present settings, measured beside the rest.
         rounds: interleaved rounds behind each comparison; at least 5 (design section 6).
+        optimizer: "sgd" or "adam" (also AdamW), for advice on the learning rate; None looks at the step's own.
+        base_lr, base_batch: a learning rate that is known to work at a global batch (samples in an optimizer step, over
+            all ranks); base_lr None looks at the step's own optimizer.
+        global_batch: the global batch to keep, by accumulation; None lets it grow with the batch size.
     """
 
     _schema: ClassVar[str] = "wellfed-tune-request"
@@ -351,6 +355,10 @@ class TuneRequest(_Json):
     seed: int = 0
     current: LoaderSettings | None = None
     rounds: int = 5
+    optimizer: Literal["sgd", "adam"] | None = None
+    base_lr: float | None = None
+    base_batch: int | None = None
+    global_batch: int | None = None
 
     def __post_init__(self) -> None:
         _check_text("data", self.data)
@@ -370,6 +378,16 @@ class TuneRequest(_Json):
         _check_int("image_size", self.image_size, 8, 4096)
         _check_int("seed", self.seed, 0, (1 << 63) - 1)
         _check_int("rounds", self.rounds, 5, 100)
+        _check_choice("optimizer", self.optimizer, ("sgd", "adam", None))
+        if self.base_lr is not None:
+            _check_number("base_lr", self.base_lr, 1e-12, 1e6)
+        for name in ("base_batch", "global_batch"):
+            if (batch := getattr(self, name)) is not None:
+                _check_int(name, batch, 1, 1 << 30)
+        if self.base_lr is not None and self.base_batch is None:
+            raise ConfigError(
+                "base_lr needs the batch at which it works", got=self.base_lr, remedy="Give base_batch too."
+            )
         if isinstance(self.current, Mapping):
             object.__setattr__(self, "current", LoaderSettings.from_dict(self.current, where="current"))
         if self.current is not None and not isinstance(self.current, LoaderSettings):
@@ -385,8 +403,8 @@ class TunedConfig(_Json):
         verdict: "passed", "step_limited", "data_limited", "unmeasurable" or "regressed".
         dataset: {"fingerprint", "samples", "location_name"}; the fingerprint is Source.fingerprint.
         machine: the fingerprint of `hardware.fingerprint()`: the facts that must agree.
-        step: {"name", "device", "image_size"}.
-        versions: versions of wellfed, torch and the decoding libraries it was measured with (advice, not checked).
+        step: {"name", "device", "image_size", "source_sha256"}; the last is of a user's step and may be null.
+        versions: versions of wellfed, torch, the decoding libraries and the driver it was measured with.
         measured: figures of the held run: samples_per_second, util_percent, fed_ratio, peak_bytes (each may be null).
     """
 

@@ -13,14 +13,15 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
 
     Args:
         package: its `__name__`.
-        homes: name -> the submodule that defines it.
+        homes: name -> the submodule that defines it, or that it is itself.
     """
 
     def get(name: str) -> Any:
         home = homes.get(name)
         if home is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(f".{home}", package), name)
+        module = import_module(f".{home}", package)
+        value = module if home == name else getattr(module, name)
         setattr(sys.modules[package], name, value)
         return value
 

@@ -33,6 +33,7 @@ PIPELINE = [
     "WellfedError",
     "as_torch_loader",
     "open_source",
+    "tune",
 ]
 ERRORS = {
     # what the command line ends with (design section 9)

@@ -122,6 +122,10 @@ def print_outcome(report: Mapping[str, Any], *, lines: bool) -> None:
         typer.echo("")
     for advice in verdict["advice"]:
         typer.echo(f"  - {advice}")
+    if pasted := words.batch_lines(report):
+        typer.echo("\nIn the training loop, if you take the advice:\n")
+        for code in pasted:
+            typer.echo(f"    {code}")
     if lines and report["tuned"] is not None:
         typer.echo("\nUse it:\n")
         for code in words.python_lines(report):

@@ -20,13 +20,17 @@ def tune(
     image_size: int = typer.Option(224, "--image-size", help="Pixels on a side."),
     seed: int = typer.Option(0, "--seed", help="Of order and augmentation."),
     current: Path | None = typer.Option(None, "--current", help="Your present settings: JSON, run beside the rest."),
+    optimizer: str | None = typer.Option(None, "--optimizer", help="sgd or adam (also AdamW); else the step's own."),
+    base_lr: float | None = typer.Option(None, "--base-lr", help="A learning rate that works at --base-batch."),
+    base_batch: int | None = typer.Option(None, "--base-batch", help="Samples in a step of the optimizer there."),
+    global_batch: int | None = typer.Option(None, "--global-batch", help="The global batch to keep by accumulation."),
     output: Path = typer.Option(Path("tuned.json"), "--output", help="Where the tuned config goes."),
     report: Path | None = typer.Option(None, "--report", help="A folder for report.html, report.json, report.md."),
     as_json: bool = typer.Option(False, "--json", help="Print the report as one JSON document."),
 ) -> None:
     """Find the settings that keep the device fed, by measuring against the training step.
 
-    Exits 4 unless the verdict is `passed`.
+    Exits 4 unless the verdict is `passed`. Ctrl-C after a whole round writes the best so far, and exits 130.
     """
     import json
 
@@ -47,6 +51,10 @@ def tune(
         image_size=image_size,
         seed=seed,
         current=None if current is None else load_settings(current),
+        optimizer=optimizer,  # type: ignore[arg-type]  # checked by the request
+        base_lr=base_lr,
+        base_batch=base_batch,
+        global_batch=global_batch,
     )
     check_output(output)
     check_report_folder(report)
@@ -67,6 +75,8 @@ def tune(
         typer.echo(f"Tuned config: {output}")
         if paths:
             typer.echo(f"Report: {paths['html']}")
+    if outcome.interrupted:
+        raise typer.Exit(130)
     if outcome.verdict != "passed":
         raise typer.Exit(4)
 

@@ -11,6 +11,7 @@ from .fact import Fact
 from .gpus import gpu_facts, gpu_models
 from .memory import available_memory, memory_total, open_file_limit, shared_memory
 from .nvml import NvmlDevice, open_nvml
+from .versions import versions
 
 __all__ = [
     "Fact",
@@ -25,6 +26,7 @@ __all__ = [
     "preflight",
     "shared_memory",
     "usable_cores",
+    "versions",
 ]
 
 

@@ -164,6 +164,13 @@ class Nvml:
                 continue
         return found
 
+    def driver_version(self) -> Reading:
+        """The NVIDIA driver's version."""
+        try:
+            return Reading(as_text(self._nvml.nvmlSystemGetDriverVersion()))
+        except self._nvml.NVMLError as error:
+            return Reading(None, f"nvmlSystemGetDriverVersion: {error}")
+
     def find(self, *, uuid: str | None, pci_bus_id: str | None) -> Reading:
         """The device with this UUID ("GPU-..." or "MIG-...") or PCI address ("00000000:65:00.0")."""
         reasons = []

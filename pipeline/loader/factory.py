@@ -134,7 +134,8 @@ def DataLoader(source: Any = _LEFT_OUT, *args: Any, **kwargs: Any) -> Any:  # no
         prefetch_factor, persistent_workers, pin_memory, multiprocessing_context, timeout: as in torch. pin_memory left
             out is True for CUDA devices; persistent_workers left out is True.
         tuned: a tuned-config file or `TunedConfig`; refused where it was found on another dataset, image size or
-            machine. Explicit arguments override it.
+            machine, with a warning where the step's source, a library or the driver has changed since. Explicit
+            arguments override it.
 
     Raises:
         UsageError: arguments that do not go together or do not exist.
@@ -273,7 +274,13 @@ def _config(source: Source, given: Mapping[str, Any]) -> LoaderConfig:
     image_size = given.get("image_size", 224)
     if given.get("tuned") is not None:
         tuned = load_tuned(given["tuned"])
-        check_tuned(tuned, machine=_machine(), source=source, image_size=image_size)
+        check_tuned(
+            tuned,
+            machine=_machine(),
+            source=source,
+            image_size=image_size,
+            device=str(given.get("device", "cpu")),
+        )
     rank, world_size = found_ranks(given.get("rank"), given.get("world_size"))
     device = str(given.get("device", "cpu"))
     simple = (

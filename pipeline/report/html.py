@@ -165,7 +165,9 @@ def _advice(report: Mapping[str, Any]) -> str:
     if not advice:
         return ""
     items = "".join(f"<li>{escape(str(line))}</li>" for line in advice)
-    return section("What to do next", f'<ul class="advice">{items}</ul>', "advice")
+    code = "\n".join(words.batch_lines(report))
+    paste = "" if not code else f"{note('In the training loop, if you take it:')}<pre><code>{escape(code)}</code></pre>"
+    return section("What to do next", f'<ul class="advice">{items}</ul>{paste}', "advice")
 
 
 def _legend(entries: Iterable[tuple[str, str, str]]) -> str:

@@ -55,6 +55,8 @@ def render_markdown(report: Mapping[str, Any]) -> str:
         out += ["## Use it", "", *_code("\n".join(words.python_lines(report)), "python")]
     if verdict["advice"]:
         out += ["## What to do next", "", *[f"- {_cell(line)}" for line in verdict["advice"]], ""]
+    if code := words.batch_lines(report):
+        out += ["In the training loop, if you take the advice:", "", *_code("\n".join(code), "python")]
     out += _rates(report) + _memory(report) + _comparisons(report)
     if report["preflight"]:
         rows = [[fact["name"], sections.fact_value(fact), fact["source"]] for fact in report["preflight"]]

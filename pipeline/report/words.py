@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 __all__ = [
+    "batch_lines",
     "bytes_text",
     "count",
     "device_label",
@@ -157,6 +158,11 @@ def python_lines(report: Mapping[str, Any]) -> tuple[str, str, str]:
     )
 
 
+def batch_lines(report: Mapping[str, Any]) -> list[str]:
+    """Lines of Python for accumulation and learning rate; none where no advice was asked for."""
+    return list((report.get("batch_advice") or {}).get("lines", ()))
+
+
 def _literal(text: str) -> str:
     plain = all(character.isprintable() and character not in '"\\' for character in text)
     return f'"{text}"' if plain else repr(text)
@@ -176,6 +182,10 @@ def reproduce_command(report: Mapping[str, Any]) -> str:
             ("hold_seconds", "--hold", "{:g}s"),
             ("image_size", "--image-size", "{}"),
             ("seed", "--seed", "{}"),
+            ("optimizer", "--optimizer", "{}"),
+            ("base_lr", "--base-lr", "{:g}"),
+            ("base_batch", "--base-batch", "{}"),
+            ("global_batch", "--global-batch", "{}"),
         )
         for name, option, form in options:
             if request.get(name) is not None:

@@ -4,7 +4,9 @@ from .accelerator import Accelerator, DeviceWindow, is_out_of_memory, open_accel
 from .cached import CachedBatches
 from .loop import Window, measure
 from .probe import MemoryProbe, probe_memory
+from .step_name import name_of_step
 from .steps import REFERENCE_STEPS, Step, StepSpec, build_step, validate_step_name
+from .user_step import stop_while_importing
 
 __all__ = [
     "REFERENCE_STEPS",
@@ -18,7 +20,9 @@ __all__ = [
     "build_step",
     "is_out_of_memory",
     "measure",
+    "name_of_step",
     "open_accelerator",
     "probe_memory",
+    "stop_while_importing",
     "validate_step_name",
 ]

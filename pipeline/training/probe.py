@@ -94,7 +94,7 @@ def _probe(spec: StepSpec, accelerator: Accelerator, batch_size: int) -> MemoryP
 def _probe_in_child(spec: StepSpec, device: str, batch_size: int, timeout_seconds: float) -> MemoryProbe:
     result_read, result_write = os.pipe()
     lifeline_read, lifeline_write = os.pipe()
-    request = {"spec": asdict(spec), "device": device, "batch_size": batch_size}
+    request = {"spec": asdict(spec), "device": device, "batch_size": batch_size, "arguments": sys.argv}
     # A new process that imports us by name, not multiprocessing: that would import the user's main module again.
     command = [sys.executable, "-c", f"from {__name__} import _child_main; _child_main()"]
     command += [json.dumps(request), str(result_write), str(lifeline_read)]
@@ -154,6 +154,8 @@ def _child_main() -> None:
         os.killpg(os.getpgid(0), signal.SIGKILL)
 
     threading.Thread(target=end_with_parent, daemon=True).start()
+    # A script that holds its step may look at its arguments while it is imported.
+    sys.argv = request["arguments"]
     accelerator = open_accelerator(request["device"])
     probe = _probe(StepSpec(**request["spec"]), accelerator, request["batch_size"])
     with os.fdopen(result, "wb") as results:

@@ -1,17 +1,38 @@
-"""A user's own step, `module:function`: found, called, and checked."""
+"""A user's own step, `module:function`: found, called, and checked.
+
+A training script that calls `wellfed.pipeline.tune` may hold its step too, with or without a main guard: where such a
+script is imported for its step, it runs up to that call and no further.
+"""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 from ..errors import StepError, UsageError, words_of
+from ..loader.step_source import main_module_name
 
-__all__ = ["build_user_step"]
+__all__ = ["build_user_step", "stop_while_importing"]
+
+_being_imported: list[str] = []
+"""Modules that are imported for their steps now; calls of `tune` in them are not meant."""
+
+
+class _ReachedTune(BaseException):
+    """Ends the import of a script at its call of `tune`; no Exception, so that the script's handlers let it pass."""
+
+
+def stop_while_importing() -> None:
+    """End the import of a script where it would measure itself; does nothing in a script that runs."""
+    if _being_imported:
+        raise _ReachedTune
 
 
 def build_user_step(
@@ -60,7 +81,7 @@ def _find(name: str) -> Callable[..., Any]:
         sys.path.insert(0, here)
     importlib.invalidate_caches()
     try:
-        found: Any = importlib.import_module(module_name)
+        found: Any = _import(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise _import_failed(module_name, error) from error
@@ -87,6 +108,41 @@ def _find(name: str) -> Callable[..., Any]:
             remedy="Name a function that builds and returns the step.",
         )
     return found
+
+
+def _import(name: str) -> ModuleType:
+    if name == main_module_name():
+        return sys.modules["__main__"]
+    if name in sys.modules:
+        return sys.modules[name]
+    with _importing(name):
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except _ReachedTune:
+            # What stands above the call is there, and the step must: the call named it.
+            return module
+        except BaseException:
+            sys.modules.pop(name, None)
+            raise
+    parent, _, child = name.rpartition(".")
+    module = sys.modules[name]  # a module may put something else in its place
+    if parent:
+        setattr(sys.modules[parent], child, module)
+    return module
+
+
+@contextmanager
+def _importing(name: str) -> Iterator[None]:
+    _being_imported.append(name)
+    try:
+        yield
+    finally:
+        _being_imported.remove(name)
 
 
 def _import_failed(module_name: str, error: Exception | SystemExit) -> StepError:

@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 import datetime
-import platform
 from collections.abc import Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from .. import __version__
 from ..config import TunedConfig
 from ..formats import Source
-from ..hardware import Fact
+from ..hardware import Fact, versions
+from ..loader.step_source import step_source_sha256
 from ..training import Accelerator, StepSpec
+from .batch_advice import BatchAdvice
+from .evidence import slow_samples
 from .result import Result
-
-_LIBRARIES = ("torch", "torchvision", "torchdata", "numpy", "pillow", "lmdb", "webdataset", "nvidia-ml-py")
-
-
-def versions() -> dict[str, str]:
-    """Versions that speed may depend on; a library without metadata is left out."""
-    found = {"wellfed": __version__, "python": platform.python_version()}
-    for name in _LIBRARIES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def dataset_facts(source: Source, repeated_times: int) -> dict[str, Any]:
@@ -93,7 +81,12 @@ def tuned_config(
             "location_name": Path(source.location).name,
         },
         machine=machine,
-        step={"name": spec.name, "device": accelerator.name, "image_size": spec.image_size},
+        step={
+            "name": spec.name,
+            "device": accelerator.name,
+            "image_size": spec.image_size,
+            "source_sha256": step_source_sha256(spec.name),
+        },
         versions=versions(),
         measured={k: measured[k] for k in ("samples_per_second", "util_percent", "fed_ratio", "peak_bytes")},
     )
@@ -109,12 +102,14 @@ def report(
     machine: Mapping[str, Any],
     facts: list[Fact],
     tuned: TunedConfig | None,
+    batch_advice: BatchAdvice | None = None,
 ) -> dict[str, Any]:
     """The report's JSON: plain types, raw values kept."""
     rates, verdict = result.rates, result.verdict
     if verdict is None:
         raise ValueError("a report needs a verdict")
-    advice = [*verdict.advice, *result.notes]
+    words = () if batch_advice is None else batch_advice.words
+    advice = [*verdict.advice, *words, *result.notes]
     return {
         "schema": "wellfed-report",
         "schema_version": 1,
@@ -132,6 +127,10 @@ def report(
         "parts": {
             "read_samples_per_second": rates.read_rate,
             "copy_samples_per_second": rates.copy_rate,
+            "parallel_read_samples_per_second": rates.parallel_read_rate,
+            "sample_seconds": [round(seconds, 6) for seconds in rates.sample_seconds],
+            "slow_samples": None if (slow := slow_samples(rates.sample_seconds)) is None else slow.to_dict(),
+            "resize": None if rates.resize is None else rates.resize.to_dict(),
             "boundary_seconds": {"kept": rates.boundary_seconds.get(True), "new": rates.boundary_seconds.get(False)},
         },
         "memory": result.memory.to_dict() if kind == "tune" else None,
@@ -139,6 +138,8 @@ def report(
         "comparisons": [comparison.to_dict() for comparison in result.comparisons],
         "chosen": None if result.chosen is None else result.chosen.trial.id,
         "hold": None if result.hold is None else result.hold.to_dict(),
+        "interrupted": result.interrupted,
+        "batch_advice": None if batch_advice is None else batch_advice.to_dict(),
         "verdict": {**verdict.to_dict(), "advice": advice},
         "tuned": None if tuned is None else tuned.to_dict(),
         "seconds": {"preflight": 0.0, "rates": 0.0, "memory": 0.0, "search": 0.0, "hold": 0.0, **result.seconds},

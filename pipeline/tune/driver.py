@@ -18,7 +18,7 @@ from .rig import OutOfDeviceMemoryError, Rig, Trial
 from .rounds import run_rounds
 from .search import Record, Search, Targets, choose, comparisons, undecided
 from .space import Limits, all_points, shortlist
-from .verdict import describe, judge
+from .verdict import Verdict, describe, judge
 
 BATCH_SIZES = (16, 32, 64, 128, 256, 512, 1024)
 
@@ -28,6 +28,8 @@ STOCK_BATCH_SIZE = 64
 MOST_CANDIDATES = 5
 _MOST_ROUNDS = 10
 _ALONE_BATCH_SIZE = 64
+_RESIZE_SLICES = 10  # of a measurement's length: 20 s, after the hold
+_SAMPLE_SLICES = 5  # some hundreds of samples: where one in a hundred is slow, a few of those
 
 Progress = Callable[[str, float], None]
 
@@ -85,27 +87,71 @@ class Driver:
         self.result = Result(memory=plan, rates=Rates())
 
     def run(self) -> Result:
-        """The whole flow.
+        """The whole flow; an interrupt ends it with the best so far once every trial has had a round.
 
         Raises:
             ResourceError: nothing fits under the memory cap.
+            KeyboardInterrupt: before that.
         """
-        result, request = self.result, self.request
-        mark = self.rig.clock()
-        result.seconds["preflight"] = mark - self._start
-        mark = self._stage("memory", mark, self._probe_memory)
-        mark = self._stage("rates", mark, self._measure_parts)
-        mark = self._stage("search", mark, self._search)
-        mark = self._stage("hold", mark, self._hold)
-        result.verdict = judge(evidence_of(result, request, self.limits, self._cap))
-        result.seconds["total"] = mark - self._start
+        result = self.result
+        result.seconds["preflight"] = self.rig.clock() - self._start
+        try:
+            self._stage("memory", self._probe_memory)
+            self._stage("rates", self._measure_parts)
+            self._stage("search", self._search)
+            self._stage("hold", self._hold)
+            self._stage("advice", self._weigh_advice)
+        except KeyboardInterrupt:
+            if not self._take_best_so_far():
+                raise
+        result.verdict = self._judged()
+        result.seconds["total"] = self.rig.clock() - self._start
         return result
 
-    def _stage(self, name: str, mark: float, work: Callable[[], None]) -> float:
-        work()
-        now = self.rig.clock()
-        self.result.seconds[name] = now - mark
-        return now
+    def _take_best_so_far(self) -> bool:
+        """Choose among what was measured before an interrupt; False before every live trial had a whole round."""
+        result = self.result
+        live = [record for record in result.records if record.left is None]
+        if not live or not all(record.rounds for record in live):
+            return False
+        chosen = result.chosen or choose(result.records, self._targets(), seed=self.request.seed)
+        if chosen is None:
+            return False
+        done = min(len(record.rounds) for record in live)
+        stage = "the search" if result.chosen is None else "the hold" if result.hold is None else "the advice"
+        result.interrupted, result.chosen = True, chosen
+        result.comparisons = comparisons(result.records, chosen, seed=self.request.seed)
+        held = "" if result.hold is not None else ", and nothing was held: the verdict rests on the rounds"
+        result.notes.append(
+            f"Interrupted in {stage}: the best of {done} round{'' if done == 1 else 's'} was taken{held}."
+        )
+        return True
+
+    def _weigh_advice(self) -> None:
+        """Measure what the verdict and its advice rest on where data binds; nobody else needs it."""
+        result, chosen = self.result, self.result.chosen
+        if chosen is None or chosen.trial.settings is None or self._judged().name != "data_limited":
+            return
+        settings, rates = chosen.trial.settings, result.rates
+        seconds = self._budget.slice_seconds
+        self._say("what binds: reading in parallel, and samples one by one")
+        self.rig.release_device()
+        readers = max(1, min(settings.num_workers, self.limits.cores))
+        rates.parallel_read_rate = self.rig.parallel_read_rate(readers, seconds)
+        rates.sample_seconds = self.rig.sample_seconds(_SAMPLE_SLICES * seconds)
+        if self._judged().binds == "decode":
+            self._say("what smaller images would bring")
+            rates.resize = self.rig.resize_gain(settings, _RESIZE_SLICES * seconds)
+
+    def _judged(self) -> Verdict:
+        return judge(evidence_of(self.result, self.request, self.limits, self._cap))
+
+    def _stage(self, name: str, work: Callable[[], None]) -> None:
+        began = self.rig.clock()
+        try:
+            work()
+        finally:
+            self.result.seconds[name] = self.rig.clock() - began
 
     def _say(self, message: str) -> None:
         done = min(self.rig.clock() - self._start, self.request.budget_seconds)

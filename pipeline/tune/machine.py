@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import math
+import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,12 +18,17 @@ from ..config import LoaderConfig, LoaderSettings
 from ..formats import RepeatedSource, Source
 from ..loader import ImageLoader, make_loader, stock_loader
 from ..training import Accelerator, CachedBatches, Step, StepSpec, Window, build_step, measure, probe_memory
+from .evidence import ResizeGain, read_in_parallel, resize_gain
 from .rig import OutOfDeviceMemoryError, Probe, Trial
 
 MIN_EPOCH_BATCHES = 200
 """Smaller sets are repeated to this many batches an epoch (design section 7)."""
 
 PROBE_TIMEOUT_SECONDS = 120.0
+
+_MOST_SAMPLES = 2000
+_RESIZE_OVER_CROP = 256 / 224
+"""Stored images of 256 pixels for crops of 224 are what ImageNet recipes use."""
 
 _WARM_STEPS = 3
 _SETTLE_SECONDS = 3.0
@@ -163,6 +170,11 @@ class MachineRig:
         if feed is not None:
             feed.close()
 
+    def optimizer_of(self, batch_size: int) -> Any:
+        """The optimizer of the step at this batch size; None where the step shows none, or was not built."""
+        step = self._steps.get(batch_size)
+        return None if step is None else step.optimizer
+
     def release_device(self) -> None:
         self.close()
         # Steps and batches may be in cycles; device memory is only free once they are collected.
@@ -171,8 +183,10 @@ class MachineRig:
         self._accelerator.reset_peak()
 
     def loader_alone(self, settings: LoaderSettings, seconds: float) -> float:
-        feed = self._open(settings, settings.batch_size)
-        try:
+        return self._rate_of(self._loader(settings), settings, seconds)
+
+    def _rate_of(self, loader: ImageLoader, settings: LoaderSettings, seconds: float) -> float:
+        with closing(_Feed(loader)) as feed:
             self._drain(feed, settings)
             started = now = self._clock()
             samples = 0
@@ -180,8 +194,6 @@ class MachineRig:
                 samples += len(self._accelerator.copy(next(feed))[0])
                 now = self._clock()
             return samples / (now - started)
-        finally:
-            feed.close()
 
     def read_rate(self, seconds: float) -> float:
         rows = np.random.default_rng(self._seed).permutation(len(self._source))
@@ -192,6 +204,36 @@ class MachineRig:
             done += 1
             now = self._clock()
         return done / (now - started)
+
+    def parallel_read_rate(self, readers: int, seconds: float) -> float:
+        return read_in_parallel(self._source, readers, seconds, seed=self._seed, clock=self._clock)
+
+    def sample_seconds(self, seconds: float) -> list[float]:
+        taken: list[float] = []
+        one = LoaderSettings(backend="threads", num_workers=0, batch_size=1, pin_memory=False)
+        with closing(_Feed(self._loader(one))) as feed:
+            next(feed)  # opens files
+            started = before = self._clock()
+            while before - started < seconds and len(taken) < _MOST_SAMPLES:
+                next(feed)
+                now = self._clock()
+                taken.append(now - before)
+                before = now
+        return taken
+
+    def resize_gain(self, settings: LoaderSettings, seconds: float) -> ResizeGain | None:
+        with tempfile.TemporaryDirectory(prefix="wellfed-resize-") as folder:
+            return resize_gain(
+                self._source,
+                settings,
+                side=round(self._spec.image_size * _RESIZE_OVER_CROP),
+                folder=Path(folder),
+                workers=max(1, settings.num_workers),
+                seconds=seconds,
+                seed=self._seed,
+                clock=self._clock,
+                rate_of=lambda source, length: self._rate_of(self._loader(settings, source), settings, length),
+            )
 
     def copy_rate(self, batch_size: int, seconds: float) -> float:
         import torch
@@ -244,7 +286,7 @@ class MachineRig:
         times = repeat_times(len(self._source), batch_size)
         return self._source if times == 1 else RepeatedSource(self._source, times)
 
-    def _loader(self, settings: LoaderSettings) -> ImageLoader:
+    def _loader(self, settings: LoaderSettings, source: Source | None = None) -> ImageLoader:
         config = LoaderConfig(
             settings=settings,
             shuffle=True,
@@ -254,7 +296,7 @@ class MachineRig:
             image_size=self._spec.image_size,
             device=self._accelerator.torch_device,
         )
-        return make_loader(self._repeated(settings.batch_size), config)
+        return make_loader(self._repeated(settings.batch_size) if source is None else source, config)
 
     def _open(self, settings: LoaderSettings | None, batch_size: int) -> _Feed:
         if settings is not None:

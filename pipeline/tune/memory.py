@@ -125,6 +125,17 @@ class MemoryPlan:
         # Without a line: nothing speaks against a size where memory is not measured at all.
         return all(_unknown(probe) for probe in self.probes.values()) or self.check(batch_size)
 
+    def largest_known(self) -> int | None:
+        """The largest size that is left, where a larger one was ruled out or lies over the cap; None where all fit."""
+        line = self.line
+        over = [size for size, probe in self.probes.items() if probe.out_of_memory]
+        if line is not None:
+            over += [size for size in self.sizes if size not in self.probes and line.at(size) >= self.cap_bytes]
+        over += [size for size, p in self.probes.items() if p.peak_bytes is not None and p.peak_bytes >= self.cap_bytes]
+        if not over:
+            return None
+        return max((size for size in self.sizes if size < min(over)), default=None)
+
     def largest(self) -> int | None:
         """The largest size measured or expected to stay under the cap."""
         fitting = [size for size in self.sizes if self.likely(size)]

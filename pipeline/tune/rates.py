@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any
 
 from ..config import LoaderSettings
+from .evidence import ResizeGain
 from .memory import MemoryPlan
 from .model import Model, WorkerCurve, fit_curve
 from .rig import OutOfDeviceMemoryError, Rig, Window, rate
@@ -24,6 +25,9 @@ class Rates:
         read_rate: samples/s of one reading thread.
         copy_rate: samples/s of copies to the device.
         boundary_seconds: cost of an epoch boundary, by whether workers are kept.
+        parallel_read_rate: samples/s of as many reading threads as the chosen loader has.
+        sample_seconds: of single samples, read and decoded.
+        resize: what smaller images would bring; None where not measured or none is larger.
     """
 
     ceilings: dict[int, list[Window]] = field(default_factory=dict)
@@ -31,6 +35,9 @@ class Rates:
     read_rate: float | None = None
     copy_rate: float | None = None
     boundary_seconds: dict[bool, float] = field(default_factory=dict)
+    parallel_read_rate: float | None = None
+    sample_seconds: Sequence[float] = ()
+    resize: ResizeGain | None = None
 
     def add_ceiling(self, window: Window) -> None:
         self.ceilings.setdefault(window.batch_size, []).append(window)

@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 
 from ..config import LoaderSettings, TuneRequest
+from .evidence import slow_samples
 from .hold import Hold
 from .memory import MemoryPlan
 from .rates import Rates
@@ -28,6 +29,7 @@ class Result:
     verdict: Verdict | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    interrupted: bool = False
 
 
 def evidence_of(result: Result, request: TuneRequest, limits: Limits, cap_bytes: int | None) -> Evidence:
@@ -63,7 +65,11 @@ def evidence_of(result: Result, request: TuneRequest, limits: Limits, cap_bytes:
         core_rate=None if curve is None else curve.rate(limits.cores) / limits.cores,
         cores=limits.cores,
         read_rate=result.rates.read_rate,
+        parallel_read_rate=result.rates.parallel_read_rate,
         copy_rate=result.rates.copy_rate,
+        slow=slow_samples(result.rates.sample_seconds),
+        resize=result.rates.resize,
+        largest_batch=result.memory.largest_known(),
         workers_bounded=_workers_bounded(settings, limits, request.image_size),
     )
 

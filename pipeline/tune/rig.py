@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from ..config import LoaderSettings
+from .evidence import ResizeGain
 
 Role = Literal["candidate", "current", "stock"]
 
@@ -129,6 +130,18 @@ class Rig(Protocol):
 
     def read_rate(self, seconds: float) -> float:
         """Samples/s of reading encoded samples in one thread, without decoding."""
+        ...
+
+    def parallel_read_rate(self, readers: int, seconds: float) -> float:
+        """Samples/s of reading encoded samples in so many threads at once."""
+        ...
+
+    def sample_seconds(self, seconds: float) -> Sequence[float]:
+        """Time to read and decode each of some samples, one after the other."""
+        ...
+
+    def resize_gain(self, settings: LoaderSettings, seconds: float) -> ResizeGain | None:
+        """What smaller images would bring the loader; None where none is larger, or nothing was measured."""
         ...
 
     def copy_rate(self, batch_size: int, seconds: float) -> float:

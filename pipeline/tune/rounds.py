@@ -34,7 +34,8 @@ def run_rounds(
     ceilings: dict[int, Window] = {}
     number, began = -1, rig.clock()
     while (trial := search.ask()) is not None:
-        if search.round > 0 and left() <= 0:
+        # What is begun is measured to its end, so it is begun only where it would end in time.
+        if search.round > 0 and left() < search.longest_seconds:
             return
         if number != search.round:
             if number >= 0:
@@ -43,6 +44,7 @@ def run_rounds(
                     return
             number, ceilings, began = search.round, {}, rig.clock()
         say(f"round {search.round + 1} of {search.rounds}: {trial.label}")
+        asked = rig.clock()
         try:
             ceiling = ceilings.get(trial.batch_size)
             if ceiling is None:
@@ -51,6 +53,8 @@ def run_rounds(
             search.tell(trial, Measurement(rig.fed(trial, seconds), ceiling))
         except OutOfDeviceMemoryError:
             search.bar(trial, "out of device memory")
+        took = (rig.clock() - asked) * (_WITHOUT_OPENING if search.round == 0 else 1)
+        search.longest_seconds = max(search.longest_seconds, took)
         for record in search.records:
             if record.left is not None:
                 rig.drop(record.trial)

@@ -6,28 +6,21 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
-from ..config import TunedConfig, TuneRequest
+from ..config import TuneRequest
 from ..errors import UsageError
 from ..formats import Source, open_source
 from ..formats.fields import stored_fields
 from ..hardware import fingerprint, preflight
+from ..loader.ranks import found_ranks
 from ..loader.usable import usable_backends
 from ..training import Accelerator, StepSpec, open_accelerator
 from .assemble import dataset_facts, device_facts, report, tuned_config
+from .batch_advice import advise_batch, optimizer_facts
 from .driver import Device, Driver, Progress, quiet
 from .machine import MachineRig, repeat_times
+from .outcome import TuneOutcome
 from .preflight import limits_of
-
-
-@dataclass(frozen=True)
-class TuneOutcome:
-    """What a tune found: the report's JSON, the configuration for a loader, and the verdict's name."""
-
-    report: dict[str, Any]
-    tuned: TunedConfig
-    verdict: str
 
 
 @dataclass(frozen=True)
@@ -46,7 +39,7 @@ class Opened:
 
 @contextmanager
 def opened(
-    data: str, step: str, device: str, *, image_size: int, seed: int, clock: Callable[[], float]
+    data: str | Source, step: str, device: str, *, image_size: int, seed: int, clock: Callable[[], float]
 ) -> Iterator[Opened]:
     """Open what a measurement needs; on the way out everything is closed, also on Ctrl-C.
 
@@ -54,8 +47,11 @@ def opened(
         UsageError: no such dataset, step or device.
     """
     with ExitStack() as stack:
-        source = open_source(data)
-        stack.callback(source.close)
+        if isinstance(data, str):
+            source = open_source(data)
+            stack.callback(source.close)
+        else:
+            source = data
         if "image" not in stored_fields(source):
             raise UsageError(
                 "steps that are measured train on images and labels",
@@ -72,6 +68,7 @@ def opened(
 def run_tune(
     request: TuneRequest,
     *,
+    source: Source | None = None,
     progress: Callable[[str, float], None] | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> TuneOutcome:
@@ -79,6 +76,7 @@ def run_tune(
 
     Args:
         request: see `TuneRequest`.
+        source: the dataset where it is open already, and is left open; None opens the request's.
         progress: called with a message and the share done, 0..1.
         clock: monotonic seconds.
 
@@ -86,13 +84,19 @@ def run_tune(
         UsageError: no such dataset, step or device, or a dataset without samples.
         ResourceError: nothing fits under the memory cap.
         StepError: the step raised.
+        KeyboardInterrupt: before every trial had a round; later, what was found so far is returned.
     """
     say: Progress = progress or quiet
     started = clock()
     say("looking at the machine", 0.0)
     facts, machine = preflight(), fingerprint()
     with opened(
-        request.data, request.step, request.device, image_size=request.image_size, seed=request.seed, clock=clock
+        request.data if source is None else source,
+        request.step,
+        request.device,
+        image_size=request.image_size,
+        seed=request.seed,
+        clock=clock,
     ) as on:
         if len(on.source) == 0:
             raise UsageError("the dataset must hold samples", got=on.source.location, remedy="Convert it again.")
@@ -106,9 +110,18 @@ def run_tune(
                 f"The set of {len(on.source)} samples was repeated {times} times by index, for at least 200 batches an "
                 "epoch: reading was from memory after the first time."
             )
+        batch_size = tuned.settings.batch_size
+        advice = advise_batch(
+            request,
+            batch_size,
+            world_size=found_ranks(None, None)[1],
+            samples=len(on.source),
+            own=optimizer_facts(on.rig.optimizer_of(batch_size)),
+        )
         page = report(
             "tune",
             result,
+            batch_advice=advice,
             request=request.to_dict(),
             dataset=dataset_facts(on.source, times),
             device=device_facts(on.accelerator),
@@ -116,5 +129,13 @@ def run_tune(
             facts=facts,
             tuned=tuned,
         )
+        outcome = TuneOutcome(
+            report=page,
+            tuned=tuned,
+            verdict=tuned.verdict,
+            interrupted=result.interrupted,
+            source=request.data if source is None else source,
+            device=on.accelerator.torch_device,
+        )
     say("done", 1.0)
-    return TuneOutcome(page, tuned, tuned.verdict)
+    return outcome

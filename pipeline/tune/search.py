@@ -149,6 +149,7 @@ class Search:
         self.records = [Record(trial) for trial in trials]
         self.rounds = rounds
         self.round = 0
+        self.longest_seconds = 0.0  # of one trial in one round with its ceiling
         self._seed = seed
         self._queue: list[Trial] = self._plan()
 

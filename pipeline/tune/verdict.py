@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..config import LoaderSettings
+from .evidence import ResizeGain, SlowSamples
 from .statistics import Interval
 
 VerdictName = Literal["passed", "step_limited", "data_limited", "unmeasurable", "regressed"]
-Binds = Literal["storage", "decode", "copy", "Python", "memory"]
+Binds = Literal["storage", "decode", "copy", "Python", "memory", "launches"]
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,12 @@ class Evidence:
         core_rate: samples/s of one core.
         cores: usable.
         read_rate: of one reading thread.
+        parallel_read_rate: of as many as the settings have workers; None where not measured.
         copy_rate: of copies to the device.
         workers_bounded: memory or /dev/shm allowed fewer workers than there are cores.
+        slow: a few samples that take much of the time, where there are such.
+        resize: what smaller images would bring; None where not measured.
+        largest_batch: the largest batch size under the memory cap, where a larger one is over it.
     """
 
     util_target: float
@@ -64,6 +69,10 @@ class Evidence:
     read_rate: float | None
     copy_rate: float | None
     workers_bounded: bool
+    parallel_read_rate: float | None = None
+    slow: SlowSamples | None = None
+    resize: ResizeGain | None = None
+    largest_batch: int | None = None
 
     @property
     def ceiling(self) -> CeilingFacts:
@@ -131,7 +140,7 @@ def judge(e: Evidence) -> Verdict:
         )
     ceiling = e.ceiling
     if ceiling.util_percent is not None and ceiling.util_percent <= e.util_target:
-        return Verdict("step_limited", None, _step_summary(e), tuple(_step_advice(e)))
+        return Verdict("step_limited", _step_binds(e), _step_summary(e), tuple(_step_advice(e)))
     if e.misses:
         binds, advice = _data_advice(e)
         return Verdict("data_limited", binds, f"{_capital('; '.join(e.misses))}: {binds} binds.", tuple(advice))
@@ -141,7 +150,7 @@ def judge(e: Evidence) -> Verdict:
         "passed",
         None,
         f"Utilization {_band(e.util, '%')}{fed}, device memory {peak}: every target is reached.",
-        (f"Use {describe(e.settings)}.",),
+        (f"Use {describe(e.settings)}.", _pace(e)),
     )
 
 
@@ -163,35 +172,60 @@ def _unmeasurable_advice(e: Evidence) -> tuple[str, ...]:
     )
 
 
+def _pace(e: Evidence) -> str:
+    """Who sets the speed where all targets are reached: the step, and how much faster the data could come."""
+    step = f"The step sets the pace: {e.ceiling.samples_per_second:.0f} samples/s on cached batches"
+    if e.loader_rate is None:
+        return f"{step}."
+    times = e.loader_rate / e.ceiling.samples_per_second
+    return f"{step}; the loader by itself gives {e.loader_rate:.0f}, {times:.1f} times as many."
+
+
 def _step_summary(e: Evidence) -> str:
     c = e.ceiling
     return (
-        f"On cached batches, without any loading, the step itself leaves the GPU at {c.util_percent:.0f}% at batch "
-        f"{c.batch_size} (target {e.util_target:g}%): {c.samples_per_second:.0f} samples/s, "
-        f"{1000 * c.batch_size / c.samples_per_second:.1f} ms a step, of which its call takes "
-        f"{1000 * c.launch_seconds:.1f} ms."
+        f"The step launches too little work at batch {c.batch_size}: on cached batches, without any loading, it leaves "
+        f"the GPU at {c.util_percent:.0f}% at batch {c.batch_size} (target {e.util_target:g}%): "
+        f"{c.samples_per_second:.0f} samples/s, {1000 * c.batch_size / c.samples_per_second:.1f} ms a step, of which "
+        f"its call takes {1000 * c.launch_seconds:.1f} ms."
     )
+
+
+def _wanted_batch(e: Evidence) -> int | None:
+    """The batch size at which the step would use the GPU enough, in steps of 16; None where that cannot be told.
+
+    Between two sizes that were measured utilization is taken as linear; beyond the last it grows in proportion to the
+    batch where launches bind. Either way with a margin of 5%.
+    """
+    goal = min(100.0, 1.05 * e.util_target)
+    known = [(c.batch_size, c.util_percent) for c in e.ceilings if c.util_percent]
+    above = next((i for i, (_, util) in enumerate(known) if util >= goal), None)
+    if above is not None:
+        size, util = known[above]
+        below, low = known[above - 1] if above else (0, 0.0)
+        return min(size, 16 * math.ceil((below + (size - below) * (goal - low) / (util - low)) / 16))
+    if not e.ceiling.util_percent:
+        return None
+    return 16 * math.ceil(e.ceiling.batch_size * goal / e.ceiling.util_percent / 16)
+
+
+def _step_binds(e: Evidence) -> Binds:
+    """Memory where a batch that would do does not fit under the cap, launches otherwise."""
+    wanted = _wanted_batch(e)
+    return "memory" if wanted is not None and e.largest_batch is not None and wanted > e.largest_batch else "launches"
 
 
 def _step_advice(e: Evidence) -> list[str]:
+    wanted = _wanted_batch(e)
     advice = []
-    c = e.ceiling
-    enough = next(
-        (x for x in e.ceilings if x.util_percent is not None and x.util_percent > e.util_target and x.fits), None
-    )
-    too_big = next(
-        (x for x in e.ceilings if x.util_percent is not None and x.util_percent > e.util_target and not x.fits), None
-    )
-    if enough is not None:
-        advice.append(f"Batch {enough.batch_size} would do: {enough.util_percent:.0f}% on cached batches.")
-    elif too_big is not None:
-        advice.append(f"Batch {too_big.batch_size} would do, but it does not fit under the memory cap.")
-    elif c.util_percent:
-        # Where launches bind, utilization grows in proportion to the batch.
-        wanted = 2 ** math.ceil(math.log2(c.batch_size * e.util_target / c.util_percent * 1.05))
+    if wanted is not None and _step_binds(e) == "memory":
         advice.append(
-            f"Where launches bind, a larger batch raises utilization in proportion: about batch {wanted} would do, "
-            "if memory allows it."
+            f"About batch {wanted} would do, but under the memory cap only {e.largest_batch} fits: raise --memory-cap "
+            "if nothing else uses the device, or save memory in the step (bf16, gradient checkpointing)."
+        )
+    elif wanted is not None:
+        advice.append(
+            f"About batch {wanted} would do, if memory allows it, or torch.compile at batch {e.ceiling.batch_size}."
         )
     advice.append(
         "Fewer launches: torch.compile the model (mode='reduce-overhead' uses CUDA graphs), a fused optimizer, and no "
@@ -209,17 +243,26 @@ def _data_advice(e: Evidence) -> tuple[Binds, list[str]]:
             f"Host memory grows by {e.grows_bytes_per_epoch / 1e6:.0f} MB an epoch: look for lists that the step "
             "or the dataset appends to, and use fewer workers meanwhile."
         ]
+    # The loader's own rate includes the copy, so a copy that is as slow as it comes first.
+    if e.copy_rate is not None and e.copy_rate < min(needed, 1.25 * (e.loader_rate or needed)):
+        return _copy_advice(e, e.copy_rate, needed)
     if e.loader_rate is not None and e.loader_rate < needed:
-        return _loader_advice(e, e.loader_rate, needed)
+        binds, advice = _loader_advice(e, e.loader_rate, needed)
+        return binds, [*advice, *_slow_advice(e)]
     if e.copy_rate is not None and e.copy_rate < 1.5 * needed:
-        return "copy", [
-            f"The copy to the device binds: {e.copy_rate:.0f} samples/s, {needed:.0f} are needed beside the step: use "
-            "pin_memory and check the PCIe link's width."
-        ]
+        return _copy_advice(e, e.copy_rate, needed)
     alone = "" if e.loader_rate is None else f" gives {e.loader_rate:.0f} samples/s by itself, {needed:.0f} are needed,"
     return "Python", [
         f"Python binds: the loader{alone} but not beside the step, which shares the interpreter and the cores with it: "
         "try backend 'processes', keep a core free for the training process, and take Python work out of the step."
+    ]
+
+
+def _copy_advice(e: Evidence, copy_rate: float, needed: float) -> tuple[Binds, list[str]]:
+    pin = "check" if e.settings.pin_memory else "use pin_memory and check"
+    return "copy", [
+        f"The copy to the device binds: {copy_rate:.0f} samples/s, {needed:.0f} are needed beside the step: {pin} the "
+        "PCIe link's width."
     ]
 
 
@@ -230,17 +273,42 @@ def _loader_advice(e: Evidence, loader_rate: float, needed: float) -> tuple[Bind
             f"batch {e.settings.batch_size}; give the container more (--shm-size), or use threads or a smaller batch."
         ]
     lanes = max(1, min(e.settings.num_workers, e.cores))
-    if e.read_rate is not None and e.read_rate * lanes < 1.5 * loader_rate:
-        factor = needed / (e.read_rate * lanes)
+    # Many readers share one disk: what they reach together was measured where it matters.
+    reading = e.parallel_read_rate
+    if reading is None and e.read_rate is not None:
+        reading = e.read_rate * lanes
+    if reading is not None and reading < 1.5 * loader_rate:
         return "storage", [
-            f"Storage binds: reading gives {e.read_rate * lanes:.0f} samples/s with {lanes} readers, {needed:.0f} "
-            f"are needed: storage {factor:.1f} times as fast would do, or the dataset on a local disk or in memory."
+            f"Storage binds: reading gives {reading:.0f} samples/s with {lanes} readers, {needed:.0f} are needed: "
+            f"storage {needed / reading:.1f} times as fast would do, or the dataset on a local disk or in memory."
         ]
     core = e.core_rate or loader_rate / lanes
     cores = math.ceil(needed / core)
     return "decode", [
         f"Decode binds: {cores} cores like these would reach the target ({needed:.0f} samples/s at {core:.0f} a core; "
-        f"{e.cores} here give {loader_rate:.0f})."
+        f"{e.cores} here give {loader_rate:.0f}){_resize_words(e, loader_rate, needed)}."
+    ]
+
+
+def _resize_words(e: Evidence, loader_rate: float, needed: float) -> str:
+    gain = e.resize
+    if gain is None:
+        return ""
+    measured = f"(measured on {gain.samples} of your samples)"
+    option = f"`--image resize:{gain.side}`"
+    if gain.ratio.low <= 1:
+        return f"; on this machine {option} would not help: {gain.ratio.value:.2f}x {measured}"
+    reach = ", which would reach it" if gain.ratio.low * loader_rate >= needed else ""
+    return f"; on this machine {option} gives {gain.ratio.value:.1f}x {measured}{reach}"
+
+
+def _slow_advice(e: Evidence) -> list[str]:
+    if e.slow is None:
+        return []
+    return [
+        f"Stragglers: {100 * e.slow.share:.1f}% of {e.slow.samples} samples take {e.slow.times:.0f} times the median, "
+        f"and {100 * e.slow.time_share:.0f}% of the time: reduce them (`--image resize:N` for huge images), or mend "
+        "what is slow for them."
     ]
 
 

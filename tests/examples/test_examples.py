@@ -120,7 +120,9 @@ def test_an_example_accumulates_gradients(train: Callable[[str], Train], name: s
 def test_an_example_is_named_in_the_list(repository: Path, name: str) -> None:
     text = (repository / "examples" / "README.md").read_text("utf-8")
     assert f"({name}_training.py)" in text
-    assert {path.stem.removesuffix("_training") for path in (repository / "examples").glob("*.py")} == set(NEEDS)
+    assert {path.stem.removesuffix("_training") for path in (repository / "examples").glob("*_training.py")} == set(
+        NEEDS
+    )
 
 
 def test_the_data_module_survives_what_lightning_forgets(

@@ -1,7 +1,9 @@
-"""Fakes of hardware: an NVML of one card whose answers a test sets, and a clock that moves only when slept on."""
+"""Fakes of hardware (an NVML of one card, a clock that moves only when slept on), and a report."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -45,6 +47,9 @@ class FakeNvml:
 
     def nvmlShutdown(self) -> None:  # noqa: N802
         self.shutdowns += 1
+
+    def nvmlSystemGetDriverVersion(self) -> bytes:  # noqa: N802
+        return b"580.95.05"
 
     def nvmlDeviceGetCount(self) -> int:  # noqa: N802
         return self.count
@@ -118,3 +123,10 @@ class VirtualClock:
 @pytest.fixture
 def virtual_clock() -> VirtualClock:
     return VirtualClock()
+
+
+@pytest.fixture
+def sample_report() -> dict[str, Any]:
+    path = Path(__file__).parent / "report" / "sample.json"
+    report: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    return report

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -36,9 +33,3 @@ def wellfed(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Ended]
 
     yield run
     signal.signal(signal.SIGTERM, before)
-
-
-@pytest.fixture
-def sample_report() -> dict[str, Any]:
-    path = Path(__file__).parent.parent / "report" / "sample.json"
-    return json.loads(path.read_text("utf-8"))

@@ -37,6 +37,7 @@ def requests(sample_report: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> 
             report=sample_report,
             tuned=TunedConfig.from_dict(sample_report["tuned"]),
             verdict=sample_report["verdict"]["name"],
+            interrupted=sample_report.get("interrupted", False),
         )
 
     monkeypatch.setattr(wellfed_tune(), "run_tune", run_tune, raising=False)
@@ -171,6 +172,9 @@ def test_another_file_is_never_replaced(wellfed: Any, requests: list[TuneRequest
         ("--memory-cap 0", "memory_cap must be between"),
         ("--current missing.json", "must be a readable JSON file"),
         ("--current text.json", "must be a readable JSON file"),
+        ("--optimizer lion", "optimizer must be one of 'sgd', 'adam'"),
+        ("--base-lr 0.1", "base_lr needs the batch at which it works"),
+        ("--global-batch 0", "global_batch must be between 1 and"),
         ("--current unknown.json", "has fields that LoaderSettings does not know"),
         ("--output .", "the output must be a file"),
         ("--output text.json/tuned.json", "the folder of the output must be writable"),
@@ -191,6 +195,34 @@ def test_wrong_values_are_refused_before_anything_runs(
     assert "Traceback" not in ended.err
     assert ended.out == ""
     assert requests == []
+
+
+def test_an_interrupted_tune_leaves_the_best_so_far_and_exits_130(
+    wellfed: Any, requests: list[TuneRequest], sample_report: dict[str, Any]
+) -> None:
+    sample_report["interrupted"] = True
+
+    ended = wellfed("tune", "wds", "--step", "resnet50", "--report", "out")
+
+    assert ended.code == 130
+    assert "wellfed: interrupted." in ended.err
+    assert TunedConfig.load("tuned.json").settings.num_workers == 2
+    assert Path("out/report.html").is_file()
+
+
+def test_advice_for_the_batch_is_asked_for_and_printed_with_its_lines(
+    wellfed: Any, requests: list[TuneRequest], sample_report: dict[str, Any]
+) -> None:
+    sample_report["batch_advice"] = {"words": [], "lines": ["(loss / 4).backward()"]}
+    arguments = "tune wds --step resnet50 --optimizer sgd --base-lr 0.1 --base-batch 256 --global-batch 512 --report o"
+
+    ended = wellfed(*arguments.split())
+
+    asked = requests[0]
+    assert (asked.optimizer, asked.base_lr, asked.base_batch, asked.global_batch) == ("sgd", 0.1, 256, 512)
+    assert "if you take the advice:\n\n    (loss / 4).backward()\n" in ended.out
+    assert "```python\n(loss / 4).backward()\n```" in Path("o/report.md").read_text("utf-8")
+    assert "<code>(loss / 4).backward()</code>" in Path("o/report.html").read_text("utf-8")
 
 
 def test_a_step_that_raises_leaves_nothing(wellfed: Any, monkeypatch: pytest.MonkeyPatch) -> None:

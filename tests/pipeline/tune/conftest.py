@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from wellfed.pipeline.config import LoaderSettings
+from wellfed.pipeline.tune.evidence import ResizeGain
 from wellfed.pipeline.tune.rig import OutOfDeviceMemoryError, Trial
 
 
@@ -65,6 +66,9 @@ class FakeRig:
     probe_error: str | None = None
     reading: float = 10_000.0
     copying: float = 1_000_000.0
+    reading_together: float | None = None
+    samples: tuple[float, ...] = (0.002,) * 100
+    gain: ResizeGain | None = None
     util_reason: str | None = None
     growth_bytes_per_second: float = 0.0
     interrupt_after: int = 1 << 30
@@ -142,6 +146,19 @@ class FakeRig:
     def read_rate(self, seconds: float) -> float:
         self.now += seconds
         return self.reading
+
+    def parallel_read_rate(self, readers: int, seconds: float) -> float:
+        self.now += seconds
+        return self.reading * readers if self.reading_together is None else self.reading_together
+
+    def sample_seconds(self, seconds: float) -> tuple[float, ...]:
+        self.now += seconds
+        return self.samples
+
+    def resize_gain(self, settings: LoaderSettings, seconds: float) -> ResizeGain | None:
+        self.calls.append(("resize", settings.num_workers, seconds))
+        self.now += seconds
+        return self.gain
 
     def copy_rate(self, batch_size: int, seconds: float) -> float:
         self.now += seconds

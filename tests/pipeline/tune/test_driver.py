@@ -121,8 +121,9 @@ def test_step_limited_names_the_batch_that_would_do_beyond_the_cap(fake_rig: Any
     rig = fake_rig(step=lambda b: (10.0 * b, b / 4), loader=lambda s: 1e6)
     result = run(rig, batch_sizes=(16, 32, 64))
     assert result.verdict.name == "step_limited"
-    # 16% at batch 64 grows in proportion: 70% needs 280, with a margin the next power of two is 512
-    assert any("batch 512" in line for line in result.verdict.advice)
+    # 16% at batch 64 grows in proportion: 70% and 5% more need 294, in steps of 16 that is 304
+    assert any("batch 304 would do" in line for line in result.verdict.advice)
+    assert result.verdict.binds == "launches"
 
 
 def test_without_a_counter_it_is_unmeasurable_and_settings_are_still_chosen(fake_rig: Any) -> None:
@@ -208,14 +209,53 @@ def test_the_budget_holds_on_a_machine_with_many_cores(fake_rig: Any) -> None:
     assert len(result.chosen.rounds) >= 5
 
 
-def test_an_interrupt_anywhere_leaves_nothing_held(fake_rig: Any) -> None:
+def test_the_budget_holds_where_one_step_takes_longer_than_a_measurement(fake_rig: Any) -> None:
+    # given a step so slow that each measurement takes 9 s instead of the 2 s asked for
+    class Slow(fake_rig):  # type: ignore[misc]
+        def _window(self, batch: int, speed: float, util: float | None, seconds: float, waits: float) -> Any:
+            return super()._window(batch, speed, util, max(seconds, 9.0), waits)
+
+    result = run(Slow(), budget_seconds=180.0)
+    assert result.seconds["total"] - result.seconds["hold"] <= 180.0
+    assert result.verdict.name == "passed"
+
+
+def test_an_interrupt_anywhere_leaves_nothing_held_and_gives_the_best_so_far(fake_rig: Any) -> None:
     whole = fake_rig()
-    run(whole)
-    for after in range(0, whole.windows, 7):
+    rounds = len([record for record in run(whole).records if record.left is None])
+    outcomes = []
+    for after in range(0, whole.windows, 3):
         rig = fake_rig(interrupt_after=after)
-        with pytest.raises(KeyboardInterrupt):
-            run(rig)
+        try:
+            result = run(rig)
+        except KeyboardInterrupt:
+            outcomes.append("nothing")
+        else:
+            outcomes.append("result")
+            # then there is a verdict from what was measured, and every live trial had a round
+            assert result.interrupted
+            assert result.verdict.name == "passed"
+            assert result.hold is None
+            assert all(record.rounds for record in result.records if record.left is None)
+            assert result.chosen.trial.settings.num_workers == 2
+            assert any(note.startswith("Interrupted in ") for note in result.notes)
         assert rig.held == 0
+    # nothing before the first whole round, and something at any time after it
+    assert rounds > 2
+    assert outcomes == sorted(outcomes)
+    assert {"nothing", "result"} == set(outcomes)
+
+
+def test_an_interrupt_in_the_hold_keeps_the_winner_and_says_where(fake_rig: Any) -> None:
+    whole = run(fake_rig())
+    ended = fake_rig()
+    run(ended)
+    rig = fake_rig(interrupt_after=ended.windows - 2)
+    result = run(rig)
+    assert result.chosen.trial.settings == whole.chosen.trial.settings
+    assert any(
+        "Interrupted in the hold: the best of 5 rounds was taken, and nothing was held" in n for n in result.notes
+    )
 
 
 def test_keeping_workers_is_judged_by_the_cost_of_an_epoch_boundary(fake_rig: Any) -> None:

@@ -81,14 +81,27 @@ def test_bench_measures_settings_beside_stock_torch(folder: Path) -> None:
     assert report["comparisons"][0]["rounds"] == 5
 
 
-def test_an_interrupt_closes_workers_and_passes_on(folder: Path) -> None:
+@pytest.mark.parametrize(("at", "found"), [("round 1", False), ("round 2", True)])
+def test_an_interrupt_closes_workers_and_gives_what_there_is(folder: Path, at: str, found: bool) -> None:
     def stop(message: str, share: float) -> None:
-        if message.startswith("round 2"):
+        if message.startswith(at):
             raise KeyboardInterrupt
 
     request = TuneRequest(
         data=str(folder), step="resnet50", device="simulated", budget_seconds=10, batch_sizes=(16,), image_size=64
     )
-    with pytest.raises(KeyboardInterrupt):
-        run_tune(request, progress=stop)
+    if found:
+        outcome = run_tune(request, progress=stop)
+        validate_report(outcome.report)
+        assert outcome.interrupted
+        assert outcome.report["interrupted"] is True
+        assert outcome.report["hold"] is None
+        assert any(
+            "Interrupted in the search: the best of 1 round " in line for line in outcome.report["verdict"]["advice"]
+        )
+        assert outcome.tuned.settings.batch_size == 16
+        assert outcome.verdict == outcome.tuned.verdict
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            run_tune(request, progress=stop)
     assert leftovers() == []

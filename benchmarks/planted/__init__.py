@@ -1,0 +1,1 @@
+"""Bottlenecks that are planted on purpose, and whether the tuner's verdict names them."""

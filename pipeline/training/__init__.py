@@ -3,7 +3,7 @@
 from .accelerator import Accelerator, DeviceWindow, is_out_of_memory, open_accelerator
 from .cached import CachedBatches
 from .loop import Window, measure
-from .probe import MemoryProbe, probe_memory
+from .probe import MemoryProbe, ProbeLoader, probe_memory
 from .steps import REFERENCE_STEPS, Step, StepSpec, build_step, validate_step_name
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "CachedBatches",
     "DeviceWindow",
     "MemoryProbe",
+    "ProbeLoader",
     "Step",
     "StepSpec",
     "Window",

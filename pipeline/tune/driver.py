@@ -18,6 +18,7 @@ from .rig import OutOfDeviceMemoryError, Rig, Trial
 from .rounds import run_rounds
 from .search import Record, Search, Targets, choose, comparisons, undecided
 from .space import Limits, all_points, shortlist
+from .step_notes import step_notes
 from .verdict import describe, judge
 
 BATCH_SIZES = (16, 32, 64, 128, 256, 512, 1024)
@@ -38,10 +39,11 @@ def quiet(message: str, fraction: float) -> None:
 
 @dataclass(frozen=True)
 class Device:
-    """What the driver must know of the device."""
+    """What the driver must know of the device: memory, whether host batches are pinned for it, whether it is a GPU."""
 
     memory_total_bytes: int | None
     pin_memory: bool
+    on_cuda: bool = False
 
 
 class Driver:
@@ -116,6 +118,13 @@ class Driver:
         self.result.memory.start()
         if self.result.memory.unmeasured is not None:
             self.result.notes.append(f"Device memory was not measured: {self.result.memory.unmeasured}.")
+        self.result.notes += step_notes(
+            self.request.step,
+            self.result.memory.probes.values(),
+            device_bytes=self._cap,
+            host_bytes=self.limits.host_bytes,
+            on_cuda=self.device.on_cuda,
+        )
 
     def _measure_parts(self) -> None:
         result, request, budget = self.result, self.request, self._budget
@@ -240,12 +249,27 @@ class Driver:
             if size not in memory.probes:
                 self._say(f"device memory: probing batch {size} in a child process")
             if memory.check(size):
-                return winner
+                if self._fits_with_loader(winner):
+                    return winner
+                search.bar(winner.trial, "does not fit under the memory cap together with its loader")
+                continue
             memory.rule_out(size)
             for record in search.records:
                 if record.trial.batch_size >= size:
                     search.bar(record.trial, "does not fit under the memory cap")
         return None
+
+    def _fits_with_loader(self, winner: Record) -> bool:
+        """Whether the step fits beside what its loader holds on the device.
+
+        A loader that decodes on the CPU holds there the batches that the plain probe holds too.
+        """
+        settings = winner.trial.settings
+        if settings is None or settings.backend in ("threads", "processes") or not settings.num_workers:
+            return True
+        if settings not in self.result.memory.fed:
+            self._say(f"device memory: probing {describe(settings)} in a child process")
+        return self.result.memory.check_fed(settings)
 
     def _round_seconds(self, search: Search) -> float:
         live = sum(record.left is None for record in search.records)

@@ -15,13 +15,25 @@ import psutil
 from ..config import LoaderConfig, LoaderSettings
 from ..formats import RepeatedSource, Source
 from ..loader import ImageLoader, make_loader, stock_loader
-from ..training import Accelerator, CachedBatches, Step, StepSpec, Window, build_step, measure, probe_memory
+from ..training import (
+    Accelerator,
+    CachedBatches,
+    ProbeLoader,
+    Step,
+    StepSpec,
+    Window,
+    build_step,
+    measure,
+    probe_memory,
+)
 from .rig import OutOfDeviceMemoryError, Probe, Trial
+from .step_notes import refuse_fault
 
 MIN_EPOCH_BATCHES = 200
 """Smaller sets are repeated to this many batches an epoch (design section 7)."""
 
-PROBE_TIMEOUT_SECONDS = 120.0
+PROBE_TIMEOUT_SECONDS = 300.0
+"""For the start of a probing process, and for building the step and its first call, which may compile."""
 
 _WARM_STEPS = 3
 _SETTLE_SECONDS = 3.0
@@ -115,8 +127,14 @@ class MachineRig:
     def clock(self) -> float:
         return self._clock()
 
-    def probe(self, batch_size: int) -> Probe:
-        return probe_memory(self._spec, self._device, batch_size, timeout_seconds=PROBE_TIMEOUT_SECONDS)
+    def probe(self, batch_size: int, settings: LoaderSettings | None = None) -> Probe:
+        loader = None
+        if settings is not None:
+            times = repeat_times(len(self._source), batch_size)
+            loader = ProbeLoader(data=self._source.location, settings=settings, seed=self._seed, times=times)
+        found = probe_memory(self._spec, self._device, batch_size, timeout_seconds=PROBE_TIMEOUT_SECONDS, loader=loader)
+        refuse_fault(self._spec.name, found)
+        return found
 
     def ceiling(self, batch_size: int, seconds: float) -> Window:
         return self._guarded(batch_size, lambda: self._ceiling(batch_size, seconds))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from ..config import LoaderSettings
+from ..training.step_facts import StepFacts
 
 Role = Literal["candidate", "current", "stock"]
 
@@ -60,6 +61,8 @@ class Probe(Protocol):
     def out_of_memory(self) -> bool: ...
     @property
     def error(self) -> str | None: ...
+    @property
+    def facts(self) -> StepFacts | None: ...
 
 
 @dataclass(frozen=True)
@@ -103,8 +106,11 @@ class Rig(Protocol):
         """Monotonic seconds."""
         ...
 
-    def probe(self, batch_size: int) -> Probe:
-        """Peak device memory of the step at this batch size, in a child process."""
+    def probe(self, batch_size: int, settings: LoaderSettings | None = None) -> Probe:
+        """Peak device memory of the step at this batch size, in a child process; with the loader of settings given.
+
+        Raises StepError where the step raised, hung or ended the process.
+        """
         ...
 
     def ceiling(self, batch_size: int, seconds: float) -> Window:

@@ -41,7 +41,11 @@ class Opened:
 
     @property
     def device(self) -> Device:
-        return Device(self.accelerator.memory_total_bytes, pin_memory=self.accelerator.torch_device != "cpu")
+        return Device(
+            self.accelerator.memory_total_bytes,
+            pin_memory=self.accelerator.torch_device != "cpu",
+            on_cuda=self.accelerator.kind == "cuda",
+        )
 
 
 @contextmanager

@@ -27,12 +27,18 @@ class Limits:
         memory_bytes: host memory that waiting batches may take; None where not measured.
         shm_bytes: /dev/shm that batches of worker processes may take; None where not measured.
         backends: those that can run on the device.
+        open_files: descriptors that a loader may take; None without a limit.
+        shards: files that a process which reads the dataset keeps open.
+        host_bytes: host memory that is available to all together; None where not measured.
     """
 
     cores: int
     memory_bytes: int | None
     shm_bytes: int | None
     backends: tuple[BackendName, ...] = ("threads", "processes")
+    open_files: int | None = None
+    shards: int = 0
+    host_bytes: int | None = None
 
 
 def batch_bytes(batch_size: int, image_size: int) -> int:

@@ -334,6 +334,7 @@ class TuneRequest(_Json):
         seed: of order and augmentation.
         current: the user's present settings, measured beside the rest.
         rounds: interleaved rounds behind each comparison; at least 5 (design section 6).
+        allow_shared_gpu: measure also where other programs compute on the device.
     """
 
     _schema: ClassVar[str] = "wellfed-tune-request"
@@ -351,8 +352,10 @@ class TuneRequest(_Json):
     seed: int = 0
     current: LoaderSettings | None = None
     rounds: int = 5
+    allow_shared_gpu: bool = False
 
     def __post_init__(self) -> None:
+        _check_bool("allow_shared_gpu", self.allow_shared_gpu)
         _check_text("data", self.data)
         _check_text("step", self.step)
         _check_text("device", self.device)

@@ -20,6 +20,9 @@ def tune(
     image_size: int = typer.Option(224, "--image-size", help="Pixels on a side."),
     seed: int = typer.Option(0, "--seed", help="Of order and augmentation."),
     current: Path | None = typer.Option(None, "--current", help="Your present settings: JSON, run beside the rest."),
+    allow_shared_gpu: bool = typer.Option(
+        False, "--allow-shared-gpu", help="Measure although other programs compute on the device."
+    ),
     output: Path = typer.Option(Path("tuned.json"), "--output", help="Where the tuned config goes."),
     report: Path | None = typer.Option(None, "--report", help="A folder for report.html, report.json, report.md."),
     as_json: bool = typer.Option(False, "--json", help="Print the report as one JSON document."),
@@ -47,6 +50,7 @@ def tune(
         image_size=image_size,
         seed=seed,
         current=None if current is None else load_settings(current),
+        allow_shared_gpu=allow_shared_gpu,
     )
     check_output(output)
     check_report_folder(report)

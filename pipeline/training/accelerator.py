@@ -10,6 +10,7 @@ import torch
 
 from ..errors import DeviceError
 from .out_of_memory import is_out_of_memory
+from .sharing import Sharers
 
 __all__ = ["Accelerator", "Batch", "DeviceWindow", "batch_parts", "is_out_of_memory", "open_accelerator"]
 
@@ -74,6 +75,10 @@ class Accelerator(Protocol):
 
     @property
     def memory_total_bytes(self) -> int: ...
+
+    def sharers(self) -> Sharers:
+        """Other programs that use the device."""
+        ...
 
     def synchronize(self) -> None:
         """Wait until all queued work is done."""

@@ -26,6 +26,7 @@ from ..training import (
     measure,
     probe_memory,
 )
+from ..training.stall import guarded_from_stalls
 from .rig import OutOfDeviceMemoryError, Probe, Trial
 from .step_notes import refuse_fault
 
@@ -34,6 +35,9 @@ MIN_EPOCH_BATCHES = 200
 
 PROBE_TIMEOUT_SECONDS = 300.0
 """For the start of a probing process, and for building the step and its first call, which may compile."""
+
+STALL_SECONDS = 120.0
+"""For one call of the step, and for one batch of a loader."""
 
 _WARM_STEPS = 3
 _SETTLE_SECONDS = 3.0
@@ -271,6 +275,7 @@ class MachineRig:
             augment="train",
             image_size=self._spec.image_size,
             device=self._accelerator.torch_device,
+            timeout=STALL_SECONDS,
         )
         return make_loader(self._repeated(settings.batch_size), config)
 
@@ -290,7 +295,12 @@ class MachineRig:
         return step
 
     def _measure(self, step: Step, batches: Iterator[Any], seconds: float, max_steps: int | None = None) -> Window:
-        return measure(step, batches, self._accelerator, seconds=seconds, max_steps=max_steps, clock=self._clock)
+        # A first call may compile.
+        limit = STALL_SECONDS if getattr(step, "calls", 1) else PROBE_TIMEOUT_SECONDS
+        with guarded_from_stalls(step, batches, limit_seconds=limit) as (watched, watched_batches):
+            return measure(
+                watched, watched_batches, self._accelerator, seconds=seconds, max_steps=max_steps, clock=self._clock
+            )
 
     def _drain(self, feed: _Feed, settings: LoaderSettings | None) -> None:
         """Take what was made ready beforehand: a window that begins with a full queue flatters the loader."""

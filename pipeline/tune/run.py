@@ -17,8 +17,9 @@ from ..loader.usable import usable_backends
 from ..training import Accelerator, StepSpec, open_accelerator
 from .assemble import dataset_facts, device_facts, report, tuned_config
 from .driver import Device, Driver, Progress, quiet
+from .footprint import kept_open
 from .machine import MachineRig, repeat_times
-from .preflight import limits_of
+from .preflight import check_sharers, limits_of
 
 
 @dataclass(frozen=True)
@@ -88,8 +89,8 @@ def run_tune(
 
     Raises:
         UsageError: no such dataset, step or device, or a dataset without samples.
-        ResourceError: nothing fits under the memory cap.
-        StepError: the step raised.
+        ResourceError: nothing fits under the memory cap, or others use the device.
+        StepError: the step raised, hung, ended its process, or keeps too much memory.
     """
     say: Progress = progress or quiet
     started = clock()
@@ -100,8 +101,13 @@ def run_tune(
     ) as on:
         if len(on.source) == 0:
             raise UsageError("the dataset must hold samples", got=on.source.location, remedy="Convert it again.")
-        limits = replace(limits_of(facts), backends=usable_backends(on.accelerator.torch_device))
+        shared = check_sharers(on.accelerator, allowed=request.allow_shared_gpu)
+        limits = replace(
+            limits_of(facts, kept_open=kept_open(on.source)), backends=usable_backends(on.accelerator.torch_device)
+        )
         driver = Driver(on.rig, request, limits, on.device, progress=say, started=started)
+        if shared is not None:
+            driver.result.notes.append(shared)
         result = driver.run()
         tuned = tuned_config(result, on.source, on.spec, on.accelerator, machine)
         times = repeat_times(len(on.source), tuned.settings.batch_size)
@@ -109,6 +115,11 @@ def run_tune(
             result.notes.append(
                 f"The set of {len(on.source)} samples was repeated {times} times by index, for at least 200 batches an "
                 "epoch: reading was from memory after the first time."
+            )
+        if len(on.source) < tuned.settings.batch_size:
+            result.notes.append(
+                f"The set of {len(on.source)} samples is smaller than one batch of {tuned.settings.batch_size}: a "
+                "loader with drop_last=True would give none. Use a smaller batch or more data for training."
             )
         page = report(
             "tune",

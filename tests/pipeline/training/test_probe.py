@@ -201,7 +201,7 @@ probe_memory(StepSpec(name="probed_steps:hang", image_size=8), "simulated", 4, t
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_a_probe_ends_with_its_parent(steps: Path, number: int) -> None:
     parent = subprocess.Popen([sys.executable, "-c", PARENT], stderr=subprocess.DEVNULL)
     try:

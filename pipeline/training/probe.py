@@ -19,6 +19,7 @@ from .probe_child import ERROR_LENGTH, TRACE_LENGTH, run_step
 from .simulated import SimulatedAccelerator
 from .step_facts import StepFacts
 from .steps import REFERENCE_STEPS, StepSpec
+from .variants import Variant
 
 __all__ = ["MemoryProbe", "ProbeLoader", "group_of_one", "probe_memory"]
 
@@ -78,6 +79,7 @@ def probe_memory(
     timeout_seconds: float,
     stall_seconds: float = STALL_SECONDS,
     loader: ProbeLoader | None = None,
+    variant: Variant | None = None,
 ) -> MemoryProbe:
     """Build the step in a child process, run a few optimizer steps, and report the peak.
 
@@ -92,11 +94,12 @@ def probe_memory(
         timeout_seconds: for the child's start and for each of: building the step, its first call.
         stall_seconds: for each later call.
         loader: feeds the step; None uses batches that lie on the device.
+        variant: changes the model's forward; why that was not possible is the probe's error.
 
     Returns:
         The probe; a step that fails for another reason than memory is an `error` of the probe, not an exception.
     """
-    if device.partition(":")[0] == "simulated" and spec.name in REFERENCE_STEPS:
+    if device.partition(":")[0] == "simulated" and spec.name in REFERENCE_STEPS and variant is None:
         moment = [0.0]
 
         def sleep(seconds: float) -> None:
@@ -109,6 +112,7 @@ def probe_memory(
         "device": device,
         "batch_size": batch_size,
         "loader": None if loader is None else asdict(loader),
+        "variant": variant,
     }
     return _probe_in_child(request, timeout_seconds, stall_seconds)
 

@@ -23,6 +23,7 @@ from .cached import CachedBatches
 from .loop import measure
 from .step_facts import WatchedStep
 from .steps import StepSpec, build_step
+from .variants import Variant, apply
 
 __all__ = ["main", "run_step"]
 
@@ -50,6 +51,7 @@ def run_step(
     batch_size: int,
     *,
     loader: dict[str, Any] | None = None,
+    variant: Variant | None = None,
     before_build: Callable[[], None] = lambda: None,
     before_call: Callable[[int], None] = lambda number: None,
     watch: bool = True,
@@ -58,6 +60,7 @@ def run_step(
 
     Args:
         loader: {"data", "settings", "seed", "times"} of a loader that feeds it; None uses batches on the device.
+        variant: what to change in the model's forward.
         before_build, before_call: told how far it got.
         watch: look at each call too; off where time is not real.
     """
@@ -76,6 +79,9 @@ def run_step(
             base = torch.cuda.memory_allocated(accelerator.torch_device) if on_cuda else 0
             before_build()
             step = build_step(spec, accelerator, batch_size)
+            why_not = [] if variant is None else apply(variant, step.model, accelerator.torch_device)
+            if why_not:
+                return {**answer, "error": why_not[0]}
             if watch:
                 watched = step = WatchedStep(step, accelerator, base, before_call)
                 quick = QUICK_SECONDS if loader is None else FED_SECONDS
@@ -91,6 +97,8 @@ def run_step(
                 trace = "".join(traceback.format_exception(error.__cause__ or error))
                 answer |= {"fault": "raised", "details": trace[-TRACE_LENGTH:]}
             return answer
+        if why_not:  # it showed only in a call
+            return {**answer, "error": why_not[0]}
         answer |= {"peak_bytes": window.peak_bytes, "error": window.memory_reason}
         return answer if watched is None else {**answer, "facts": asdict(watched.facts())}
 
@@ -144,6 +152,7 @@ def main() -> None:
         accelerator,
         request["batch_size"],
         loader=request["loader"],
+        variant=request["variant"],
         before_build=lambda: say({"stage": 0}),
         before_call=lambda number: say({"stage": number}),
     )

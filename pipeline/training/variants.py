@@ -4,14 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.utils.checkpoint import checkpoint
 
-__all__ = ["checkpoint_blocks", "repeated_blocks", "why_no_autocast", "with_autocast"]
+__all__ = ["Variant", "apply", "checkpoint_blocks", "repeated_blocks", "why_no_autocast", "with_autocast"]
+
+Variant = Literal["checkpointing", "autocast"]
 
 _CONTAINERS = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict)
+
+
+def apply(variant: Variant, model: Any, torch_device: str) -> list[str]:
+    """Change a model's forward.
+
+    Returns:
+        Why that was not possible or changes nothing; more may come in the first call.
+    """
+    if not isinstance(model, torch.nn.Module):
+        return ["the step has no `model`"]
+    if variant == "checkpointing":
+        reason = checkpoint_blocks(model)
+    elif (reason := why_no_autocast(model)) is None:
+        return with_autocast(model, torch.device(torch_device).type)
+    return [] if reason is None else [reason]
 
 
 def repeated_blocks(model: torch.nn.Module) -> list[torch.nn.Module]:

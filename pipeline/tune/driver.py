@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
 from ..config import LoaderSettings, TuneRequest
@@ -19,6 +20,7 @@ from .rounds import run_rounds
 from .search import Record, Search, Targets, choose, comparisons, undecided
 from .space import Limits, all_points, shortlist
 from .step_notes import step_notes
+from .variant_advice import PROBE_SECONDS, variant_advice, variants_worth_trying
 from .verdict import describe, judge
 
 BATCH_SIZES = (16, 32, 64, 128, 256, 512, 1024)
@@ -296,6 +298,7 @@ class Driver:
         self.rig.release_device()
         if settings.backend == "processes" and settings.num_workers > 0:
             self._judge_persistence(settings)
+        self._try_variants(chosen, settings.batch_size)
 
         def show(share: float) -> None:
             fraction = (request.budget_seconds + share * 1.3 * request.hold_seconds) / self._total
@@ -319,6 +322,28 @@ class Driver:
             ) from error
         for window in self.result.hold.ceilings:
             self.result.rates.add_ceiling(window)
+
+    def _try_variants(self, chosen: Record, size: int) -> None:
+        """Checkpointing and autocast of the step's model, where they could help: its memory or its speed binds."""
+        memory = self.result.memory
+        base = memory.probes.get(size)
+        if not self.device.on_cuda or base is None or base.facts is None or base.facts.parameters_on is None:
+            return
+        fed = chosen.medians()["fed_ratio"]
+        worth = variants_worth_trying(
+            memory_binds=any(larger > size and not memory.likely(larger) for larger in memory.sizes),
+            step_binds=fed is not None and fed >= self.request.fed_target,
+        )
+        for variant in worth:
+            if self._budget.left < PROBE_SECONDS:
+                self.result.notes.append(f"The budget left no time to try {variant} on the step.")
+                return
+            self._say(f"the step with {variant}, in a child process")
+            told = variant_advice(
+                base, partial(self.rig.probe_variant, size), variant, cap_bytes=self._cap, line=memory.line
+            )
+            if told is not None:
+                self.result.notes.append(told)
 
     def _judge_persistence(self, settings: LoaderSettings) -> None:
         """What keeping workers saves at an epoch boundary; a user whose memory is short can weigh it."""

@@ -27,6 +27,7 @@ from ..training import (
     probe_memory,
 )
 from ..training.stall import guarded_from_stalls
+from ..training.variants import Variant
 from .rig import OutOfDeviceMemoryError, Probe, Trial
 from .step_notes import refuse_fault
 
@@ -139,6 +140,11 @@ class MachineRig:
         found = probe_memory(self._spec, self._device, batch_size, timeout_seconds=PROBE_TIMEOUT_SECONDS, loader=loader)
         refuse_fault(self._spec.name, found)
         return found
+
+    def probe_variant(self, batch_size: int, variant: Variant) -> Probe:
+        return probe_memory(
+            self._spec, self._device, batch_size, timeout_seconds=PROBE_TIMEOUT_SECONDS, variant=variant
+        )
 
     def ceiling(self, batch_size: int, seconds: float) -> Window:
         return self._guarded(batch_size, lambda: self._ceiling(batch_size, seconds))

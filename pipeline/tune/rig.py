@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 
 from ..config import LoaderSettings
 from ..training.step_facts import StepFacts
+from ..training.variants import Variant
 
 Role = Literal["candidate", "current", "stock"]
 
@@ -111,6 +112,10 @@ class Rig(Protocol):
 
         Raises StepError where the step raised, hung or ended the process.
         """
+        ...
+
+    def probe_variant(self, batch_size: int, variant: Variant) -> Probe:
+        """The same with the forward of the step's model changed; its error says why that was not possible."""
         ...
 
     def ceiling(self, batch_size: int, seconds: float) -> Window:

@@ -69,6 +69,7 @@ class FakeRig:
     probe_error: str | None = None
     loader_bytes: Callable[[LoaderSettings], int] = lambda s: 0
     facts: Callable[[int], StepFacts] | None = None
+    variant: Callable[[int, str], FakeProbe] = lambda b, v: FakeProbe(b, None, False, "not here")
     reading: float = 10_000.0
     copying: float = 1_000_000.0
     util_reason: str | None = None
@@ -116,6 +117,11 @@ class FakeRig:
         peak = self.peak(batch_size)
         facts = None if self.facts is None else self.facts(batch_size)
         return FakeProbe(batch_size, None if peak is None else peak + held, facts=facts)
+
+    def probe_variant(self, batch_size: int, variant: str) -> FakeProbe:
+        self.calls.append(("variant", batch_size, variant))
+        self.now += 3.0
+        return self.variant(batch_size, variant)
 
     def ceiling(self, batch_size: int, seconds: float) -> FakeWindow:
         self.calls.append(("ceiling", batch_size))

@@ -338,6 +338,7 @@ class TuneRequest(_Json):
         base_lr, base_batch: a learning rate that is known to work at a global batch (samples in an optimizer step, over
             all ranks); base_lr None looks at the step's own optimizer.
         global_batch: the global batch to keep, by accumulation; None lets it grow with the batch size.
+        allow_shared_gpu: measure also where other programs compute on the device.
     """
 
     _schema: ClassVar[str] = "wellfed-tune-request"
@@ -359,8 +360,10 @@ class TuneRequest(_Json):
     base_lr: float | None = None
     base_batch: int | None = None
     global_batch: int | None = None
+    allow_shared_gpu: bool = False
 
     def __post_init__(self) -> None:
+        _check_bool("allow_shared_gpu", self.allow_shared_gpu)
         _check_text("data", self.data)
         _check_text("step", self.step)
         _check_text("device", self.device)

@@ -215,8 +215,9 @@ def _value(value: Any, unit: str) -> str:
 
 
 def _process(process: dict[str, Any]) -> str:
-    used = process["used_bytes"]
-    return f"pid {process['pid']}" + ("" if used is None else f" ({_gib(used)})")
+    used, name = process["used_bytes"], process.get("name")
+    who = f"pid {process['pid']}" + (f" {name}" if name else "")
+    return who + ("" if used is None else f" ({_gib(used)})")
 
 
 def _gib(size: int) -> str:

@@ -24,6 +24,9 @@ def tune(
     base_lr: float | None = typer.Option(None, "--base-lr", help="A learning rate that works at --base-batch."),
     base_batch: int | None = typer.Option(None, "--base-batch", help="Samples in a step of the optimizer there."),
     global_batch: int | None = typer.Option(None, "--global-batch", help="The global batch to keep by accumulation."),
+    allow_shared_gpu: bool = typer.Option(
+        False, "--allow-shared-gpu", help="Measure although other programs compute on the device."
+    ),
     output: Path = typer.Option(Path("tuned.json"), "--output", help="Where the tuned config goes."),
     report: Path | None = typer.Option(None, "--report", help="A folder for report.html, report.json, report.md."),
     as_json: bool = typer.Option(False, "--json", help="Print the report as one JSON document."),
@@ -55,6 +58,7 @@ def tune(
         base_lr=base_lr,
         base_batch=base_batch,
         global_batch=global_batch,
+        allow_shared_gpu=allow_shared_gpu,
     )
     check_output(output)
     check_report_folder(report)

@@ -9,7 +9,14 @@ from typing import Any
 from .cpu import cpu_model, usable_cores
 from .fact import Fact
 from .gpus import gpu_facts, gpu_models
-from .memory import available_memory, memory_total, open_file_limit, shared_memory
+from .memory import (
+    available_memory,
+    locked_memory_limit,
+    memory_total,
+    open_file_limit,
+    open_files,
+    shared_memory,
+)
 from .nvml import NvmlDevice, open_nvml
 from .versions import versions
 
@@ -20,8 +27,10 @@ __all__ = [
     "cpu_model",
     "fingerprint",
     "gpu_facts",
+    "locked_memory_limit",
     "memory_total",
     "open_file_limit",
+    "open_files",
     "open_nvml",
     "preflight",
     "shared_memory",
@@ -44,6 +53,8 @@ def preflight(root: Path = Path("/"), *, nvml: Any = None) -> list[Fact]:
         available_memory(root),
         *shared_memory(root / "dev/shm"),
         open_file_limit(),
+        open_files(root),
+        locked_memory_limit(),
         *gpu_facts(nvml),
     ]
 

@@ -1,4 +1,4 @@
-"""Host memory, shared memory and open files."""
+"""Host memory, shared memory, open files and locked memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ from typing import Any
 from .cgroup import memory_limit, memory_usage
 from .fact import Fact
 
-__all__ = ["available_memory", "memory_total", "open_file_limit", "shared_memory"]
+__all__ = [
+    "available_memory",
+    "locked_memory_limit",
+    "memory_total",
+    "open_file_limit",
+    "open_files",
+    "shared_memory",
+]
 
 
 def _meminfo(root: Path) -> dict[str, int]:
@@ -84,3 +91,25 @@ def open_file_limit(*, getrlimit: Callable[[int], tuple[int, int]] = resource.ge
     if shown["soft"] is None:
         return Fact("open files", None, "files", "RLIMIT_NOFILE", "no limit is set")
     return Fact("open files", soft, "files", "RLIMIT_NOFILE", f"can be raised to {shown['hard'] or 'any number'}")
+
+
+def open_files(root: Path = Path("/")) -> Fact:
+    """How many descriptors this process holds now; the limit counts them all."""
+    name, source = "open files now", "/proc/self/fd"
+    try:
+        # The one that lists the folder is closed again.
+        return Fact(name, len(os.listdir(root / "proc/self/fd")) - 1, "files", source)
+    except OSError as error:
+        return Fact(name, None, "files", source, f"not readable: {error.strerror}")
+
+
+def locked_memory_limit(*, getrlimit: Callable[[int], tuple[int, int]] = resource.getrlimit) -> Fact:
+    """How much memory this process may lock by mlock.
+
+    CUDA's page-locked memory is the driver's and is not counted by it: what bounds that is host memory.
+    """
+    soft, _ = getrlimit(resource.RLIMIT_MEMLOCK)
+    name, source = "locked memory limit", "RLIMIT_MEMLOCK"
+    if soft == resource.RLIM_INFINITY:
+        return Fact(name, None, "bytes", source, "no limit is set")
+    return Fact(name, soft, "bytes", source, "of mlock; CUDA's pinned memory is bounded by host memory instead")

@@ -28,10 +28,14 @@ class UtilSample:
 
 @dataclass(frozen=True)
 class GpuProcess:
-    """A process with memory on the GPU; `used_bytes` is None where the driver does not tell (containers, WDDM)."""
+    """A process with memory on the GPU; `used_bytes` is None where the driver does not tell (containers, WDDM).
+
+    `computes` is false for one that only draws, such as a desktop.
+    """
 
     pid: int
     used_bytes: int | None
+    computes: bool = True
 
 
 def as_text(value: Any) -> str:
@@ -129,14 +133,17 @@ class NvmlDevice:
         if found.value is None:
             return found
         graphics = self._read("nvmlDeviceGetGraphicsRunningProcesses").value or []
-        return Reading(_unique([*found.value, *graphics]))
+        return Reading(_unique(found.value, graphics))
 
 
-def _unique(processes: Iterable[Any]) -> list[GpuProcess]:
+def _unique(computing: Iterable[Any], drawing: Iterable[Any]) -> list[GpuProcess]:
     found: dict[int, GpuProcess] = {}
-    for process in processes:
+    kinds = [*((process, True) for process in computing), *((process, False) for process in drawing)]
+    for process, computes in kinds:
         used = getattr(process, "usedGpuMemory", None)
-        known = GpuProcess(int(process.pid), None if used is None else int(used))
+        pid = int(process.pid)
+        computes = computes or (pid in found and found[pid].computes)
+        known = GpuProcess(pid, None if used is None else int(used), computes)
         if known.pid not in found or found[known.pid].used_bytes is None:
             found[known.pid] = known
     return list(found.values())

@@ -3,7 +3,7 @@
 from .accelerator import Accelerator, DeviceWindow, is_out_of_memory, open_accelerator
 from .cached import CachedBatches
 from .loop import Window, measure
-from .probe import MemoryProbe, probe_memory
+from .probe import MemoryProbe, ProbeLoader, probe_memory
 from .step_name import name_of_step
 from .steps import REFERENCE_STEPS, Step, StepSpec, build_step, validate_step_name
 from .user_step import stop_while_importing
@@ -14,6 +14,7 @@ __all__ = [
     "CachedBatches",
     "DeviceWindow",
     "MemoryProbe",
+    "ProbeLoader",
     "Step",
     "StepSpec",
     "Window",

@@ -9,6 +9,8 @@ from typing import Any, Literal, Protocol
 import torch
 
 from ..errors import DeviceError
+from .out_of_memory import is_out_of_memory
+from .sharing import Sharers
 
 __all__ = ["Accelerator", "Batch", "DeviceWindow", "batch_parts", "is_out_of_memory", "open_accelerator"]
 
@@ -74,6 +76,10 @@ class Accelerator(Protocol):
     @property
     def memory_total_bytes(self) -> int: ...
 
+    def sharers(self) -> Sharers:
+        """Other programs that use the device."""
+        ...
+
     def synchronize(self) -> None:
         """Wait until all queued work is done."""
         ...
@@ -93,38 +99,6 @@ class Accelerator(Protocol):
     def is_out_of_memory(self, error: BaseException) -> bool: ...
 
     def close(self) -> None: ...
-
-
-_OUT_OF_MEMORY_TEXTS = (
-    "cuda out of memory",
-    "cuda error: out of memory",
-    "cublas_status_alloc_failed",
-    "cudnn_status_alloc_failed",
-    "cusolver_status_alloc_failed",
-    "cufft_alloc_failed",
-    "cudaerrormemoryallocation",
-    "unable to find an engine to execute this computation",
-)
-# The last one is how cuDNN reports that no convolution algorithm's workspace fits.
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception, or one it was raised from, says that the device's memory ran out.
-
-    torch has several forms: its own class, RuntimeError from CUDA calls, and allocation failures in cuBLAS and cuDNN.
-    """
-    seen: set[int] = set()
-    current: BaseException | None = error
-    while current is not None and id(current) not in seen:
-        seen.add(id(current))
-        if isinstance(current, torch.OutOfMemoryError):
-            return True
-        if isinstance(current, RuntimeError):
-            text = str(current).lower()
-            if any(known in text for known in _OUT_OF_MEMORY_TEXTS):
-                return True
-        current = current.__cause__ or current.__context__
-    return False
 
 
 def batch_parts(batch: Any) -> Batch:

@@ -13,6 +13,7 @@ from ..errors import DeviceError
 from ..hardware.nvml import NvmlDevice, Reading, open_nvml
 from .accelerator import DeviceWindow, is_out_of_memory
 from .device_sampler import DeviceSampler
+from .sharing import Sharers, find_sharers
 
 __all__ = ["CudaAccelerator", "nvml_keys"]
 
@@ -73,13 +74,15 @@ class CudaAccelerator:
         self._index = index
         opened = open_nvml(nvml)
         self._nvml = opened.value
-        before = _used_by_all(self._nvml) if fresh and self._nvml is not None else {}
+        # Whoever is there before this process has used any device is somebody else, whatever number NVML gives it.
+        before = _state_of_all(self._nvml) if fresh and self._nvml is not None else {}
         self._properties = torch.cuda.get_device_properties(index)
         found = self._find(opened)
         self._device: NvmlDevice | None = found.value
         self._device_reason = found.reason
         uuid = None if self._device is None else self._device.uuid().value
-        baseline = before.get(uuid) if uuid is not None else None
+        self._before = before.get(uuid) if uuid is not None else None
+        baseline = None if self._before is None else self._before[0]
         own_reader = self._device is None or self._device.memory().value is None
         self._sampler = DeviceSampler(
             self._device,
@@ -123,6 +126,14 @@ class CudaAccelerator:
         """Of the card (or MIG instance), as the driver counts it for programs."""
         return int(self._properties.total_memory)
 
+    def sharers(self) -> Sharers:
+        if self._before is not None:
+            _, memory, processes = self._before
+            return find_sharers(processes, memory, own_pids=frozenset(), own_bytes=0)
+        if self._device is None:
+            return Sharers(processes=None, reason=self._device_reason)
+        return find_sharers(self._device.processes(), self._device.memory(), own_pids=_own_pids(), own_bytes=None)
+
     def synchronize(self) -> None:
         torch.cuda.synchronize(self._index)
 
@@ -156,10 +167,11 @@ class CudaAccelerator:
             self._nvml = None
 
 
-def _used_by_all(nvml: Any) -> dict[str, int]:
-    used: dict[str, int] = {}
+def _state_of_all(nvml: Any) -> dict[str, tuple[int, Reading, Reading]]:
+    """By UUID: bytes in use, and what NVML said of memory and processes."""
+    states: dict[str, tuple[int, Reading, Reading]] = {}
     for device in nvml.devices():
-        uuid, memory = device.uuid().value, device.memory().value
-        if uuid is not None and memory is not None:
-            used[uuid] = memory[1]
-    return used
+        uuid, memory = device.uuid().value, device.memory()
+        if uuid is not None and memory.value is not None:
+            states[uuid] = (memory.value[1], memory, device.processes())
+    return states

@@ -4,31 +4,47 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
+import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
-from ..errors import WellfedError, words_of
-from .accelerator import Accelerator, open_accelerator
-from .cached import CachedBatches
-from .loop import measure
+from ..config import LoaderSettings
+from .probe_child import ERROR_LENGTH, TRACE_LENGTH, run_step
 from .simulated import SimulatedAccelerator
-from .steps import REFERENCE_STEPS, StepSpec, build_step
+from .step_facts import StepFacts
+from .steps import REFERENCE_STEPS, StepSpec
+from .variants import Variant
 
-__all__ = ["MemoryProbe", "probe_memory"]
+__all__ = ["MemoryProbe", "ProbeLoader", "group_of_one", "probe_memory"]
 
-STEPS = 4
-# The optimizer's state appears in the first step and the largest workspaces by the second.
+STALL_SECONDS = 120.0
+"""For one call after the first, which compiles."""
 
-BATCHES_ON_DEVICE = 3
-# The one in use and those a loader holds ready.
+_POLL_SECONDS = 0.05
+_LAST_WORDS_SECONDS = 1.0
 
-ERROR_LENGTH = 2000
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeLoader:
+    """A loader that feeds a probe, so that its device memory counts.
+
+    Attributes:
+        data: path or URL of the dataset.
+        settings: of the loader.
+        seed: of order and augmentation.
+        times: how often the dataset is repeated by index.
+    """
+
+    data: str
+    settings: LoaderSettings
+    seed: int = 0
+    times: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,67 +56,125 @@ class MemoryProbe:
         peak_bytes: the most device memory in use, less other processes'; None where it was not measured or ran out.
         out_of_memory: the batch does not fit.
         error: why there is no peak; None where there is one, or where memory ran out.
+        fault: what the step itself did wrong, so that it would do it anywhere: it raised, did not return in time, or
+            ended its process; None where the step is not to blame.
+        details: the traceback, or where each thread stood; None without a fault.
+        facts: what the calls showed; None where they did not end, or where time is simulated.
     """
 
     batch_size: int
     peak_bytes: int | None
     out_of_memory: bool
     error: str | None
+    fault: Literal["raised", "hung", "died"] | None = None
+    details: str | None = None
+    facts: StepFacts | None = None
 
 
-def probe_memory(spec: StepSpec, device: str, batch_size: int, *, timeout_seconds: float) -> MemoryProbe:
+def probe_memory(
+    spec: StepSpec,
+    device: str,
+    batch_size: int,
+    *,
+    timeout_seconds: float,
+    stall_seconds: float = STALL_SECONDS,
+    loader: ProbeLoader | None = None,
+    variant: Variant | None = None,
+) -> MemoryProbe:
     """Build the step in a child process, run a few optimizer steps, and report the peak.
 
     A reference step on the simulated device has nothing to isolate or to wait for, and is tried in this process.
-    The child ends with this process, and is killed with all it started when the time is over.
+    The child ends with this process, and is killed with all it started when the time is over. Under torchrun it is a
+    group of one, so that a collective of the step has nobody to wait for.
 
     Args:
         spec: the step.
         device: as for `open_accelerator`.
         batch_size: samples.
-        timeout_seconds: for the child, its imports included.
+        timeout_seconds: for the child's start and for each of: building the step, its first call.
+        stall_seconds: for each later call.
+        loader: feeds the step; None uses batches that lie on the device.
+        variant: changes the model's forward; why that was not possible is the probe's error.
 
     Returns:
         The probe; a step that fails for another reason than memory is an `error` of the probe, not an exception.
     """
-    if device.partition(":")[0] == "simulated" and spec.name in REFERENCE_STEPS:
+    if device.partition(":")[0] == "simulated" and spec.name in REFERENCE_STEPS and variant is None:
         moment = [0.0]
 
         def sleep(seconds: float) -> None:
             moment[0] += seconds
 
         accelerator = SimulatedAccelerator(device, clock=lambda: moment[0], sleep=sleep)
-        return _probe(spec, accelerator, batch_size)
-    return _probe_in_child(spec, device, batch_size, timeout_seconds)
+        return MemoryProbe(**run_step(spec, accelerator, batch_size, watch=False))
+    request = {
+        "spec": asdict(spec),
+        "device": device,
+        "batch_size": batch_size,
+        "loader": None if loader is None else asdict(loader),
+        "variant": variant,
+        "arguments": sys.argv,
+    }
+    return _probe_in_child(request, timeout_seconds, stall_seconds)
 
 
-def _probe(spec: StepSpec, accelerator: Accelerator, batch_size: int) -> MemoryProbe:
-    try:
-        step = build_step(spec, accelerator, batch_size)
-        batches = CachedBatches(
-            accelerator, batch_size, spec.image_size, BATCHES_ON_DEVICE, num_classes=spec.num_classes
-        )
-        window = measure(step, batches, accelerator, seconds=math.inf, max_steps=STEPS)
-    except Exception as error:
-        if accelerator.is_out_of_memory(error):
-            return MemoryProbe(batch_size=batch_size, peak_bytes=None, out_of_memory=True, error=None)
-        text = str(error) if isinstance(error, WellfedError) else words_of(error)
-        return MemoryProbe(batch_size=batch_size, peak_bytes=None, out_of_memory=False, error=text[:ERROR_LENGTH])
-    return MemoryProbe(
-        batch_size=batch_size, peak_bytes=window.peak_bytes, out_of_memory=False, error=window.memory_reason
-    )
+def group_of_one(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a launched rank, as if it had been launched alone; any other is returned as it is.
+
+    LOCAL_RANK stays, since it names the device. Port 0 lets torch's store take a free one.
+    """
+    found = dict(environment)
+    if "WORLD_SIZE" not in found and "RANK" not in found:
+        return found
+    for name in list(found):
+        # torchrun's agent keeps a store that the ranks join; a rank alone must make its own.
+        if name.startswith(("TORCHELASTIC_", "GROUP_", "ROLE_")):
+            del found[name]
+    found |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    return found
 
 
-def _probe_in_child(spec: StepSpec, device: str, batch_size: int, timeout_seconds: float) -> MemoryProbe:
+class _Progress:
+    """What a child said so far, read from a pipe that never blocks: what the step started may keep it open."""
+
+    def __init__(self, descriptor: int) -> None:
+        os.set_blocking(descriptor, False)
+        self._descriptor = descriptor
+        self._text = b""
+        self.stage: int | None = None
+        self.answer: dict[str, Any] | None = None
+
+    def read(self) -> bool:
+        """Take in what came; whether anything did."""
+        came = b""
+        with contextlib.suppress(BlockingIOError):
+            while part := os.read(self._descriptor, 65536):
+                came += part
+        *lines, self._text = (self._text + came).split(b"\n")
+        for line in lines:
+            message = json.loads(line)
+            self.stage = message.get("stage", self.stage)
+            self.answer = message.get("probe", self.answer)
+        return bool(came)
+
+    @property
+    def where(self) -> str:
+        if self.stage is None:
+            return "before the step was imported"
+        return f"in call {self.stage} of the step" if self.stage else "while the step was imported and built"
+
+
+def _probe_in_child(request: dict[str, Any], timeout_seconds: float, stall_seconds: float) -> MemoryProbe:
     result_read, result_write = os.pipe()
     lifeline_read, lifeline_write = os.pipe()
-    request = {"spec": asdict(spec), "device": device, "batch_size": batch_size, "arguments": sys.argv}
     # A new process that imports us by name, not multiprocessing: that would import the user's main module again.
-    command = [sys.executable, "-c", f"from {__name__} import _child_main; _child_main()"]
+    command = [sys.executable, "-c", f"from {__package__}.probe_child import main; main()"]
     command += [json.dumps(request), str(result_write), str(lifeline_read)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
-    with tempfile.TemporaryFile() as stderr, os.fdopen(result_read, "rb") as results:
-        child = None
+    environment = group_of_one(os.environ)
+    environment["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    progress = _Progress(result_read)
+    with tempfile.TemporaryFile() as stderr:
+        child, hung = None, None
         try:
             child = subprocess.Popen(
                 command,
@@ -113,29 +187,60 @@ def _probe_in_child(spec: StepSpec, device: str, batch_size: int, timeout_second
             )
             os.close(result_write)
             result_write = -1
-            error = _wait(child, timeout_seconds)
+            hung = _wait(child, progress, timeout_seconds, stall_seconds)
+            progress.read()
         finally:
-            for descriptor in (result_write, lifeline_read, lifeline_write):
-                if descriptor >= 0:
-                    os.close(descriptor)
             if child is not None:
                 _kill_group(child)
-        if error is None:
-            answer = results.read()
-            if answer:
-                return MemoryProbe(**json.loads(answer))
-            stderr.seek(max(0, stderr.seek(0, os.SEEK_END) - ERROR_LENGTH))
-            tail = stderr.read().decode(errors="replace").strip().splitlines()
-            error = f"the probing process ended with code {child.returncode}: {tail[-1] if tail else 'no message'}"
-    return MemoryProbe(batch_size=batch_size, peak_bytes=None, out_of_memory=False, error=error)
+            for descriptor in (result_read, result_write, lifeline_read, lifeline_write):
+                if descriptor >= 0:
+                    os.close(descriptor)
+        if progress.answer is not None and hung is None:
+            facts = progress.answer.pop("facts", None)
+            return MemoryProbe(**progress.answer, facts=None if facts is None else StepFacts(**facts))
+        stderr.seek(max(0, stderr.seek(0, os.SEEK_END) - TRACE_LENGTH))
+        said = stderr.read().decode(errors="replace").strip()
+    fault: Literal["hung", "died"] | None = "died" if hung is None else "hung"
+    last = said.splitlines()[-1] if said and hung is None else "no message"
+    error = hung or f"the probing process ended with {_code(child.returncode)} {progress.where}: {last}"
+    return MemoryProbe(
+        batch_size=request["batch_size"],
+        peak_bytes=None,
+        out_of_memory=False,
+        error=error[:ERROR_LENGTH],
+        # Before the step there is nothing that it could have done.
+        fault=fault if progress.stage is not None else None,
+        details=said or None,
+    )
 
 
-def _wait(child: subprocess.Popen[bytes], timeout_seconds: float) -> str | None:
-    try:
-        child.wait(timeout_seconds)
-    except subprocess.TimeoutExpired:
-        return f"the probing process did not end within {timeout_seconds:g} s"
-    return None
+def _code(code: int) -> str:
+    if code >= 0:
+        return f"code {code}"
+    reason = ", as the kernel does where host memory runs out" if -code == signal.SIGKILL else ""
+    return f"signal {signal.Signals(-code).name}{reason}"
+
+
+def _wait(
+    child: subprocess.Popen[bytes], progress: _Progress, timeout_seconds: float, stall_seconds: float
+) -> str | None:
+    """Wait for the end of the child, or for one that does not come on; says where it stood then."""
+    quiet = 0.0
+    before = time.monotonic()
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(_POLL_SECONDS)
+            return None
+        now = time.monotonic()
+        # A machine that was suspended, child and all, has not waited.
+        quiet = 0.0 if progress.read() else quiet + min(now - before, 10 * _POLL_SECONDS)
+        before = now
+        limit = stall_seconds if progress.stage is not None and progress.stage > 1 else timeout_seconds
+        if quiet > limit:
+            with contextlib.suppress(ProcessLookupError):
+                child.send_signal(signal.SIGUSR1)
+                time.sleep(_LAST_WORDS_SECONDS)
+            return f"the probing process did not come on for {limit:g} s {progress.where}"
 
 
 def _kill_group(child: subprocess.Popen[bytes]) -> None:
@@ -143,20 +248,3 @@ def _kill_group(child: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()
-
-
-def _child_main() -> None:
-    request, result, lifeline = json.loads(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-
-    def end_with_parent() -> None:
-        # The pipe ends when the parent does, however it does.
-        os.read(lifeline, 1)
-        os.killpg(os.getpgid(0), signal.SIGKILL)
-
-    threading.Thread(target=end_with_parent, daemon=True).start()
-    # A script that holds its step may look at its arguments while it is imported.
-    sys.argv = request["arguments"]
-    accelerator = open_accelerator(request["device"])
-    probe = _probe(StepSpec(**request["spec"]), accelerator, request["batch_size"])
-    with os.fdopen(result, "wb") as results:
-        results.write(json.dumps(asdict(probe)).encode())

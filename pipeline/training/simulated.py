@@ -22,6 +22,7 @@ import torch
 
 from ..errors import DeviceError
 from .accelerator import DeviceWindow, is_out_of_memory
+from .sharing import Sharers
 
 __all__ = ["MODELS", "PRESETS", "Preset", "SimulatedAccelerator", "SimulatedModel", "SimulatedStep"]
 
@@ -174,6 +175,9 @@ class SimulatedAccelerator:
             "bytes_per_sample": {name: model.sample_bytes for name, model in MODELS.items()},
             "queue_depth_steps": QUEUE_DEPTH,
         }
+
+    def sharers(self) -> Sharers:
+        return Sharers(processes=())
 
     def launch(self, seconds: float) -> None:
         """Spend a step's launch time on the launching thread."""

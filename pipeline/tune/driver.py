@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
 from ..config import LoaderSettings, TuneRequest
@@ -18,6 +19,8 @@ from .rig import OutOfDeviceMemoryError, Rig, Trial
 from .rounds import run_rounds
 from .search import Record, Search, Targets, choose, comparisons, undecided
 from .space import Limits, all_points, shortlist
+from .step_notes import step_notes
+from .variant_advice import PROBE_SECONDS, variant_advice, variants_worth_trying
 from .verdict import Verdict, describe, judge
 
 BATCH_SIZES = (16, 32, 64, 128, 256, 512, 1024)
@@ -40,10 +43,11 @@ def quiet(message: str, fraction: float) -> None:
 
 @dataclass(frozen=True)
 class Device:
-    """What the driver must know of the device."""
+    """What the driver must know of the device: memory, whether host batches are pinned for it, whether it is a GPU."""
 
     memory_total_bytes: int | None
     pin_memory: bool
+    on_cuda: bool = False
 
 
 class Driver:
@@ -162,6 +166,13 @@ class Driver:
         self.result.memory.start()
         if self.result.memory.unmeasured is not None:
             self.result.notes.append(f"Device memory was not measured: {self.result.memory.unmeasured}.")
+        self.result.notes += step_notes(
+            self.request.step,
+            self.result.memory.probes.values(),
+            device_bytes=self._cap,
+            host_bytes=self.limits.host_bytes,
+            on_cuda=self.device.on_cuda,
+        )
 
     def _measure_parts(self) -> None:
         result, request, budget = self.result, self.request, self._budget
@@ -286,12 +297,27 @@ class Driver:
             if size not in memory.probes:
                 self._say(f"device memory: probing batch {size} in a child process")
             if memory.check(size):
-                return winner
+                if self._fits_with_loader(winner):
+                    return winner
+                search.bar(winner.trial, "does not fit under the memory cap together with its loader")
+                continue
             memory.rule_out(size)
             for record in search.records:
                 if record.trial.batch_size >= size:
                     search.bar(record.trial, "does not fit under the memory cap")
         return None
+
+    def _fits_with_loader(self, winner: Record) -> bool:
+        """Whether the step fits beside what its loader holds on the device.
+
+        A loader that decodes on the CPU holds there the batches that the plain probe holds too.
+        """
+        settings = winner.trial.settings
+        if settings is None or settings.backend in ("threads", "processes") or not settings.num_workers:
+            return True
+        if settings not in self.result.memory.fed:
+            self._say(f"device memory: probing {describe(settings)} in a child process")
+        return self.result.memory.check_fed(settings)
 
     def _round_seconds(self, search: Search) -> float:
         live = sum(record.left is None for record in search.records)
@@ -318,6 +344,7 @@ class Driver:
         self.rig.release_device()
         if settings.backend == "processes" and settings.num_workers > 0:
             self._judge_persistence(settings)
+        self._try_variants(chosen, settings.batch_size)
 
         def show(share: float) -> None:
             fraction = (request.budget_seconds + share * 1.3 * request.hold_seconds) / self._total
@@ -341,6 +368,28 @@ class Driver:
             ) from error
         for window in self.result.hold.ceilings:
             self.result.rates.add_ceiling(window)
+
+    def _try_variants(self, chosen: Record, size: int) -> None:
+        """Checkpointing and autocast of the step's model, where they could help: its memory or its speed binds."""
+        memory = self.result.memory
+        base = memory.probes.get(size)
+        if not self.device.on_cuda or base is None or base.facts is None or base.facts.parameters_on is None:
+            return
+        fed = chosen.medians()["fed_ratio"]
+        worth = variants_worth_trying(
+            memory_binds=any(larger > size and not memory.likely(larger) for larger in memory.sizes),
+            step_binds=fed is not None and fed >= self.request.fed_target,
+        )
+        for variant in worth:
+            if self._budget.left < PROBE_SECONDS:
+                self.result.notes.append(f"The budget left no time to try {variant} on the step.")
+                return
+            self._say(f"the step with {variant}, in a child process")
+            told = variant_advice(
+                base, partial(self.rig.probe_variant, size), variant, cap_bytes=self._cap, line=memory.line
+            )
+            if told is not None:
+                self.result.notes.append(told)
 
     def _judge_persistence(self, settings: LoaderSettings) -> None:
         """What keeping workers saves at an epoch boundary; a user whose memory is short can weigh it."""

@@ -17,14 +17,31 @@ import psutil
 from ..config import LoaderConfig, LoaderSettings
 from ..formats import RepeatedSource, Source
 from ..loader import ImageLoader, make_loader, stock_loader
-from ..training import Accelerator, CachedBatches, Step, StepSpec, Window, build_step, measure, probe_memory
+from ..training import (
+    Accelerator,
+    CachedBatches,
+    ProbeLoader,
+    Step,
+    StepSpec,
+    Window,
+    build_step,
+    measure,
+    probe_memory,
+)
+from ..training.stall import guarded_from_stalls
+from ..training.variants import Variant
 from .evidence import ResizeGain, read_in_parallel, resize_gain
 from .rig import OutOfDeviceMemoryError, Probe, Trial
+from .step_notes import refuse_fault
 
 MIN_EPOCH_BATCHES = 200
 """Smaller sets are repeated to this many batches an epoch (design section 7)."""
 
-PROBE_TIMEOUT_SECONDS = 120.0
+PROBE_TIMEOUT_SECONDS = 300.0
+"""For the start of a probing process, and for building the step and its first call, which may compile."""
+
+STALL_SECONDS = 120.0
+"""For one call of the step, and for one batch of a loader."""
 
 _MOST_SAMPLES = 2000
 _RESIZE_OVER_CROP = 256 / 224
@@ -122,8 +139,19 @@ class MachineRig:
     def clock(self) -> float:
         return self._clock()
 
-    def probe(self, batch_size: int) -> Probe:
-        return probe_memory(self._spec, self._device, batch_size, timeout_seconds=PROBE_TIMEOUT_SECONDS)
+    def probe(self, batch_size: int, settings: LoaderSettings | None = None) -> Probe:
+        loader = None
+        if settings is not None:
+            times = repeat_times(len(self._source), batch_size)
+            loader = ProbeLoader(data=self._source.location, settings=settings, seed=self._seed, times=times)
+        found = probe_memory(self._spec, self._device, batch_size, timeout_seconds=PROBE_TIMEOUT_SECONDS, loader=loader)
+        refuse_fault(self._spec.name, found)
+        return found
+
+    def probe_variant(self, batch_size: int, variant: Variant) -> Probe:
+        return probe_memory(
+            self._spec, self._device, batch_size, timeout_seconds=PROBE_TIMEOUT_SECONDS, variant=variant
+        )
 
     def ceiling(self, batch_size: int, seconds: float) -> Window:
         return self._guarded(batch_size, lambda: self._ceiling(batch_size, seconds))
@@ -295,6 +323,7 @@ class MachineRig:
             augment="train",
             image_size=self._spec.image_size,
             device=self._accelerator.torch_device,
+            timeout=STALL_SECONDS,
         )
         return make_loader(self._repeated(settings.batch_size) if source is None else source, config)
 
@@ -314,7 +343,12 @@ class MachineRig:
         return step
 
     def _measure(self, step: Step, batches: Iterator[Any], seconds: float, max_steps: int | None = None) -> Window:
-        return measure(step, batches, self._accelerator, seconds=seconds, max_steps=max_steps, clock=self._clock)
+        # A first call may compile.
+        limit = STALL_SECONDS if getattr(step, "calls", 1) else PROBE_TIMEOUT_SECONDS
+        with guarded_from_stalls(step, batches, limit_seconds=limit) as (watched, watched_batches):
+            return measure(
+                watched, watched_batches, self._accelerator, seconds=seconds, max_steps=max_steps, clock=self._clock
+            )
 
     def _drain(self, feed: _Feed, settings: LoaderSettings | None) -> None:
         """Take what was made ready beforehand: a window that begins with a full queue flatters the loader."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..config import LoaderSettings
 from ..errors import ResourceError
 from .rig import Probe
 
@@ -43,17 +44,18 @@ class MemoryPlan:
     """Knows which batch sizes fit, from as few probes as will do: a child costs seconds.
 
     Args:
-        probe: measures one batch size in a child.
+        probe: measures one batch size in a child, with the loader of settings given second.
         sizes: batch sizes to consider, ascending.
         cap_bytes: most device memory allowed.
         cap_share: the same as a share of the card.
     """
 
-    probe: Callable[[int], Probe]
+    probe: Callable[..., Probe]
     sizes: tuple[int, ...]
     cap_bytes: int
     cap_share: float
     probes: dict[int, Probe] = field(default_factory=dict)
+    fed: dict[LoaderSettings, Probe] = field(default_factory=dict)
 
     def start(self) -> None:
         """Probe the smallest size and one further up: two points make a line.
@@ -83,10 +85,16 @@ class MemoryPlan:
         """
         if batch_size not in self.probes:
             self.probes[batch_size] = self.probe(batch_size)
-        probe = self.probes[batch_size]
-        if probe.out_of_memory:
-            return False
-        return probe.peak_bytes is None or probe.peak_bytes < self.cap_bytes
+        return self._under_cap(self.probes[batch_size])
+
+    def check_fed(self, settings: LoaderSettings) -> bool:
+        """The same for the step fed by a loader with these settings, whose device memory then counts."""
+        if settings not in self.fed:
+            self.fed[settings] = self.probe(settings.batch_size, settings)
+        return self._under_cap(self.fed[settings])
+
+    def _under_cap(self, probe: Probe) -> bool:
+        return not probe.out_of_memory and (probe.peak_bytes is None or probe.peak_bytes < self.cap_bytes)
 
     def rule_out(self, batch_size: int) -> None:
         """A size ran out of memory outside a probe: it and every larger one are gone."""
@@ -155,6 +163,15 @@ class MemoryPlan:
                     "error": probe.error,
                 }
                 for size, probe in sorted(self.probes.items())
+            ],
+            "fed_probes": [
+                {
+                    "settings": settings.to_dict(),
+                    "peak_bytes": probe.peak_bytes,
+                    "out_of_memory": probe.out_of_memory,
+                    "error": probe.error,
+                }
+                for settings, probe in self.fed.items()
             ],
             "fit": None
             if line is None

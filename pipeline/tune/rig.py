@@ -13,6 +13,8 @@ from typing import Any, Literal, Protocol
 
 from ..config import LoaderSettings
 from .evidence import ResizeGain
+from ..training.step_facts import StepFacts
+from ..training.variants import Variant
 
 Role = Literal["candidate", "current", "stock"]
 
@@ -61,6 +63,8 @@ class Probe(Protocol):
     def out_of_memory(self) -> bool: ...
     @property
     def error(self) -> str | None: ...
+    @property
+    def facts(self) -> StepFacts | None: ...
 
 
 @dataclass(frozen=True)
@@ -104,8 +108,15 @@ class Rig(Protocol):
         """Monotonic seconds."""
         ...
 
-    def probe(self, batch_size: int) -> Probe:
-        """Peak device memory of the step at this batch size, in a child process."""
+    def probe(self, batch_size: int, settings: LoaderSettings | None = None) -> Probe:
+        """Peak device memory of the step at this batch size, in a child process; with the loader of settings given.
+
+        Raises StepError where the step raised, hung or ended the process.
+        """
+        ...
+
+    def probe_variant(self, batch_size: int, variant: Variant) -> Probe:
+        """The same with the forward of the step's model changed; its error says why that was not possible."""
         ...
 
     def ceiling(self, batch_size: int, seconds: float) -> Window:

@@ -18,9 +18,10 @@ from ..training import Accelerator, StepSpec, open_accelerator
 from .assemble import dataset_facts, device_facts, report, tuned_config
 from .batch_advice import advise_batch, optimizer_facts
 from .driver import Device, Driver, Progress, quiet
+from .footprint import kept_open
 from .machine import MachineRig, repeat_times
 from .outcome import TuneOutcome
-from .preflight import limits_of
+from .preflight import check_sharers, limits_of
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,11 @@ class Opened:
 
     @property
     def device(self) -> Device:
-        return Device(self.accelerator.memory_total_bytes, pin_memory=self.accelerator.torch_device != "cpu")
+        return Device(
+            self.accelerator.memory_total_bytes,
+            pin_memory=self.accelerator.torch_device != "cpu",
+            on_cuda=self.accelerator.kind == "cuda",
+        )
 
 
 @contextmanager
@@ -82,8 +87,8 @@ def run_tune(
 
     Raises:
         UsageError: no such dataset, step or device, or a dataset without samples.
-        ResourceError: nothing fits under the memory cap.
-        StepError: the step raised.
+        ResourceError: nothing fits under the memory cap, or others use the device.
+        StepError: the step raised, hung, ended its process, or keeps too much memory.
         KeyboardInterrupt: before every trial had a round; later, what was found so far is returned.
     """
     say: Progress = progress or quiet
@@ -100,8 +105,13 @@ def run_tune(
     ) as on:
         if len(on.source) == 0:
             raise UsageError("the dataset must hold samples", got=on.source.location, remedy="Convert it again.")
-        limits = replace(limits_of(facts), backends=usable_backends(on.accelerator.torch_device))
+        shared = check_sharers(on.accelerator, allowed=request.allow_shared_gpu)
+        limits = replace(
+            limits_of(facts, kept_open=kept_open(on.source)), backends=usable_backends(on.accelerator.torch_device)
+        )
         driver = Driver(on.rig, request, limits, on.device, progress=say, started=started)
+        if shared is not None:
+            driver.result.notes.append(shared)
         result = driver.run()
         tuned = tuned_config(result, on.source, on.spec, on.accelerator, machine)
         times = repeat_times(len(on.source), tuned.settings.batch_size)
@@ -118,6 +128,11 @@ def run_tune(
             samples=len(on.source),
             own=optimizer_facts(on.rig.optimizer_of(batch_size)),
         )
+        if len(on.source) < tuned.settings.batch_size:
+            result.notes.append(
+                f"The set of {len(on.source)} samples is smaller than one batch of {tuned.settings.batch_size}: a "
+                "loader with drop_last=True would give none. Use a smaller batch or more data for training."
+            )
         page = report(
             "tune",
             result,

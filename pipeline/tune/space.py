@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..config import BackendName, LoaderSettings
 from ..loader.engine_backend import batches_ahead
+from .footprint import open_files, pinned_bytes
 from .model import Model
 
 TIE = 0.02
@@ -27,12 +28,16 @@ class Limits:
         memory_bytes: host memory that waiting batches may take; None where not measured.
         shm_bytes: /dev/shm that batches of worker processes may take; None where not measured.
         backends: those that can run on the device.
+        open_files: descriptors that a loader may take beside the dataset's; None without a limit.
+        host_bytes: host memory that is available to all together; None where not measured.
     """
 
     cores: int
     memory_bytes: int | None
     shm_bytes: int | None
     backends: tuple[BackendName, ...] = ("threads", "processes")
+    open_files: int | None = None
+    host_bytes: int | None = None
 
 
 def batch_bytes(batch_size: int, image_size: int) -> int:
@@ -50,9 +55,12 @@ def waiting_bytes(settings: LoaderSettings, image_size: int) -> int:
 
 
 def fits(settings: LoaderSettings, limits: Limits, image_size: int) -> bool:
-    """Whether the waiting batches fit into memory and, for worker processes, into /dev/shm."""
+    """Whether waiting batches fit into memory, for worker processes into /dev/shm, and under the open-file limit."""
     need = waiting_bytes(settings, image_size)
-    if limits.memory_bytes is not None and need > limits.memory_bytes:
+    held = pinned_bytes(need, batch_bytes(settings.batch_size, image_size)) if settings.pin_memory else need
+    if limits.memory_bytes is not None and held > limits.memory_bytes:
+        return False
+    if limits.open_files is not None and open_files(settings) > limits.open_files:
         return False
     shared = settings.backend == "processes" and settings.num_workers > 0
     return not (shared and limits.shm_bytes is not None and need > limits.shm_bytes)

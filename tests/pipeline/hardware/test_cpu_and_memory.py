@@ -12,8 +12,10 @@ from wellfed.pipeline.hardware import (
     available_memory,
     cpu_model,
     fingerprint,
+    locked_memory_limit,
     memory_total,
     open_file_limit,
+    open_files,
     preflight,
     shared_memory,
     usable_cores,
@@ -164,6 +166,20 @@ def test_small_shared_memory_comes_with_the_remedy() -> None:
 def test_open_file_limit() -> None:
     assert open_file_limit(getrlimit=lambda kind: (1024, 4096)).value == 1024
     unlimited = open_file_limit(getrlimit=lambda kind: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert (unlimited.value, unlimited.note) == (None, "no limit is set")
+
+
+def test_descriptors_held_now_are_counted_by_hand() -> None:
+    before = open_files().value
+    with open("/dev/null"), open("/dev/null"), open("/dev/null"):
+        assert open_files().value == before + 3
+
+
+def test_locked_memory_limit_says_what_it_is_not_for() -> None:
+    fact = locked_memory_limit(getrlimit=lambda kind: (64 << 10, 64 << 10))
+    assert (fact.value, fact.unit, fact.source) == (65536, "bytes", "RLIMIT_MEMLOCK")
+    assert "host memory" in fact.note
+    unlimited = locked_memory_limit(getrlimit=lambda kind: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert (unlimited.value, unlimited.note) == (None, "no limit is set")
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from wellfed.pipeline.hardware import fingerprint, gpu_facts, open_nvml
+from wellfed.pipeline.hardware.gpus import process_name
 from wellfed.pipeline.hardware.nvml import GpuProcess, NvmlDevice, UtilSample
 
 
@@ -26,7 +29,7 @@ def test_without_a_driver_the_fact_is_none_with_the_reason(fake_nvml: Any) -> No
 
 
 def test_facts_of_a_card(fake_nvml: Any) -> None:
-    fake_nvml.compute = [(os.getpid(), 10), (77, 20), (78, None)]
+    fake_nvml.compute = [(os.getpid(), 10), (999_999_077, 20), (999_999_078, None)]
 
     facts = {f.name: f.value for f in gpu_facts(fake_nvml)}
 
@@ -36,7 +39,10 @@ def test_facts_of_a_card(fake_nvml: Any) -> None:
         "gpu 0 memory": 8000,
         "gpu 0 memory free": 7000,
         "gpu 0 utilization": 55.0,
-        "gpu 0 other processes": [{"pid": 77, "used_bytes": 20}, {"pid": 78, "used_bytes": None}],
+        "gpu 0 other processes": [
+            {"pid": 999_999_077, "name": None, "used_bytes": 20},
+            {"pid": 999_999_078, "name": None, "used_bytes": None},
+        ],
         "gpu 0 MIG": "off",
     }
     assert fake_nvml.shutdowns == 1
@@ -96,3 +102,25 @@ def test_processes_once_each(fake_nvml: Any) -> None:
     fake_nvml.compute = [(5, None), (5, 30), (6, 1)]
 
     assert device_of(fake_nvml).processes().value == [GpuProcess(5, 30), GpuProcess(6, 1)]
+
+
+def test_a_process_has_its_name_where_nvml_counts_as_this_machine_does(tmp_path: Path) -> None:
+    (tmp_path / "proc/self/ns").mkdir(parents=True)
+    (tmp_path / "proc/77").mkdir()
+    (tmp_path / "proc/77/comm").write_text("python\n")
+    namespace = tmp_path / "proc/self/ns/pid"
+    namespace.symlink_to("pid:[4026531836]")
+    assert process_name(77, tmp_path) == "python"
+    assert process_name(78, tmp_path) is None
+    # In a container 77 is somebody else.
+    namespace.unlink()
+    namespace.symlink_to("pid:[4026532201]")
+    assert process_name(77, tmp_path) is None
+
+
+def test_a_process_that_only_draws_computes_nothing(fake_nvml: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_nvml.compute = [(5, 30)]
+    drawing = [SimpleNamespace(pid=5, usedGpuMemory=10), SimpleNamespace(pid=6, usedGpuMemory=1)]
+    monkeypatch.setattr(fake_nvml, "nvmlDeviceGetGraphicsRunningProcesses", lambda handle: drawing)
+    found = device_of(fake_nvml).processes().value
+    assert found == [GpuProcess(5, 30), GpuProcess(6, 1, computes=False)]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from wellfed.pipeline.errors import StepError, UsageError
-from wellfed.pipeline.training import StepSpec, build_step, is_out_of_memory, open_accelerator, validate_step_name
+from wellfed.pipeline.training import StepSpec, build_step, open_accelerator, validate_step_name
 from wellfed.pipeline.training.steps import ReferenceStep
 
 _numbers = itertools.count()
@@ -200,31 +200,6 @@ def test_running_out_of_memory_passes_through(module: Any) -> None:
         build(f"{name}:build")(*BATCH)
     with pytest.raises(torch.OutOfMemoryError):
         build(f"{name}:greedy")
-
-
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
-        (torch.OutOfMemoryError("CUDA out of memory"), True),
-        (RuntimeError("CUDA out of memory. Tried to allocate"), True),
-        (RuntimeError("CUDA error: out of memory"), True),
-        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
-        (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), True),
-        (RuntimeError("cuDNN error: CUDNN_STATUS_BAD_PARAM"), False),
-        (RuntimeError("CUDA error: device-side assert triggered"), False),
-        (MemoryError(), False),
-        (ValueError("CUDA out of memory"), False),
-    ],
-    ids=repr,
-)
-def test_every_form_of_running_out_of_memory(error: Exception, expected: bool) -> None:
-    assert is_out_of_memory(error) is expected
-
-
-def test_running_out_of_memory_behind_another_error() -> None:
-    error = StepError("the step must run")
-    error.__cause__ = torch.OutOfMemoryError("CUDA out of memory")
-    assert is_out_of_memory(error)
 
 
 def test_torch_devices_map_to_nvml_by_uuid_and_address() -> None:

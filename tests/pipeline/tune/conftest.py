@@ -11,6 +11,7 @@ import pytest
 
 from wellfed.pipeline.config import LoaderSettings
 from wellfed.pipeline.tune.evidence import ResizeGain
+from wellfed.pipeline.training.step_facts import StepFacts
 from wellfed.pipeline.tune.rig import OutOfDeviceMemoryError, Trial
 
 
@@ -38,6 +39,7 @@ class FakeProbe:
     peak_bytes: int | None
     out_of_memory: bool = False
     error: str | None = None
+    facts: StepFacts | None = None
 
 
 MEBI = 1 << 20
@@ -52,6 +54,8 @@ class FakeRig:
         loader: settings -> samples/s of the loader; beside the step it reaches `beside` of that.
         wobble: factors by which successive fed windows differ.
         peak: batch size -> bytes.
+        loader_bytes: device memory that a loader takes beside the step.
+        facts: batch size -> what a probe's calls showed.
         fails_at: batch sizes that run out of memory outside probes; probes fail from `probe_fails_at` on.
     """
 
@@ -64,6 +68,9 @@ class FakeRig:
     fails_at: int = 1 << 30
     probe_fails_at: int = 1 << 30
     probe_error: str | None = None
+    loader_bytes: Callable[[LoaderSettings], int] = lambda s: 0
+    facts: Callable[[int], StepFacts] | None = None
+    variant: Callable[[int, str], FakeProbe] = lambda b, v: FakeProbe(b, None, False, "not here")
     reading: float = 10_000.0
     copying: float = 1_000_000.0
     reading_together: float | None = None
@@ -103,14 +110,22 @@ class FakeRig:
             host_rss_bytes=(int(10**9 + self.growth_bytes_per_second * (start + seconds / 2)),),
         )
 
-    def probe(self, batch_size: int) -> FakeProbe:
-        self.calls.append(("probe", batch_size))
+    def probe(self, batch_size: int, settings: LoaderSettings | None = None) -> FakeProbe:
+        self.calls.append(("probe", batch_size) if settings is None else ("fed probe", batch_size, settings))
         self.now += 3.0
         if self.probe_error:
             return FakeProbe(batch_size, None, False, self.probe_error)
         if batch_size >= self.probe_fails_at:
             return FakeProbe(batch_size, None, True)
-        return FakeProbe(batch_size, self.peak(batch_size))
+        held = 0 if settings is None else self.loader_bytes(settings)
+        peak = self.peak(batch_size)
+        facts = None if self.facts is None else self.facts(batch_size)
+        return FakeProbe(batch_size, None if peak is None else peak + held, facts=facts)
+
+    def probe_variant(self, batch_size: int, variant: str) -> FakeProbe:
+        self.calls.append(("variant", batch_size, variant))
+        self.now += 3.0
+        return self.variant(batch_size, variant)
 
     def ceiling(self, batch_size: int, seconds: float) -> FakeWindow:
         self.calls.append(("ceiling", batch_size))

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 from typing import Any
 
+import numpy as np
 import pytest
 
 from wellfed.pipeline.config import LoaderSettings
 from wellfed.pipeline.errors import ResourceError
 from wellfed.pipeline.hardware import Fact
+from wellfed.pipeline.hardware.nvml import GpuProcess, Reading
+from wellfed.pipeline.training.sharing import Sharers, find_sharers
+from wellfed.pipeline.tune import preflight
 from wellfed.pipeline.tune.budget import Budget
+from wellfed.pipeline.tune.footprint import kept_open
 from wellfed.pipeline.tune.memory import MemoryPlan, fit_line
 from wellfed.pipeline.tune.model import Model, fit_curve
-from wellfed.pipeline.tune.preflight import limits_of
+from wellfed.pipeline.tune.preflight import check_sharers, limits_of
 from wellfed.pipeline.tune.space import Limits, all_points, fits, shortlist, waiting_bytes, worker_counts
 
 ROOMY = Limits(cores=4, memory_bytes=None, shm_bytes=None)
@@ -68,6 +75,97 @@ def test_limits_come_from_the_facts() -> None:
     facts = [Fact("usable cores", 16), Fact("memory available", 1000), Fact("shared memory free", None)]
     limits = limits_of(facts)
     assert (limits.cores, limits.memory_bytes, limits.shm_bytes) == (16, 250, None)
+
+
+def test_the_open_file_limit_bounds_worker_processes_and_not_threads() -> None:
+    # 1,024 less 30 in use, 128 shards and 64 to spare: 802, of which a loader may take half.
+    facts = [Fact("usable cores", 16), Fact("open files", 1024), Fact("open files now", 30)]
+    limits = limits_of(facts, kept_open=128)
+    assert limits.open_files == 401
+    points = all_points([64], limits, 224, pin_memory=False)
+    # 8 and 5 a worker and batch on its way: 16 x (2 + 1) take 248, 16 x (4 + 1) 408.
+    processes = {(p.num_workers, p.prefetch_factor) for p in points if p.backend == "processes"}
+    assert (16, 2) in processes
+    assert (16, 4) not in processes
+    assert (12, 4) in processes
+    assert (16, 4) in {(p.num_workers, p.prefetch_factor) for p in points if p.backend == "threads"}
+    assert limits_of([Fact("usable cores", 16)]).open_files is None
+
+
+def test_page_locked_batches_are_rounded_up_to_powers_of_two() -> None:
+    # A batch of 80 x 3 x 224 x 224 bytes is 11.5 MiB, 16 page-locked: 12 of them 192 MiB instead of 138.
+    settings = LoaderSettings(backend="threads", num_workers=4, prefetch_factor=2, batch_size=80, pin_memory=True)
+    limits = Limits(cores=4, memory_bytes=191 << 20, shm_bytes=None)
+    assert not fits(settings, limits, 224)
+    assert fits(dataclasses.replace(settings, pin_memory=False), limits, 224)
+    assert fits(settings, dataclasses.replace(limits, memory_bytes=192 << 20), 224)
+
+
+class Rows:
+    def __init__(self, index: np.ndarray) -> None:
+        self.index = index
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+
+def test_a_folder_keeps_one_file_open_and_tars_their_shards() -> None:
+    shards: Any = Rows(np.array([(0,), (2,), (1,)], dtype=[("shard", "u4")]))
+    files: Any = Rows(np.array([(0,)], dtype=[("key", "u8")]))
+    assert kept_open(shards) == 3
+    assert kept_open(files) == 1
+
+
+def user(pid: int, size: int | None, computes: bool = True) -> GpuProcess:
+    return GpuProcess(pid, size, computes)
+
+
+def shared(processes: Any, used: int = 0, *, own: frozenset[int] = frozenset(), own_bytes: int | None = 0) -> Sharers:
+    return find_sharers(Reading(processes), Reading((80 << 30, used, 0)), own_pids=own, own_bytes=own_bytes)
+
+
+def test_who_else_is_on_the_gpu() -> None:
+    # Before this process has used the device everybody listed is somebody else, whatever the number.
+    assert shared([user(7, 1)]).processes == (user(7, 1),)
+    # A desktop draws and computes nothing.
+    assert shared([user(7, 1, computes=False)]).processes == ()
+    # Afterwards this process is in the list,
+    assert shared([user(7, 1), user(8, 2)], own=frozenset({8}), own_bytes=None).processes == (user(7, 1),)
+    # or, in a container, under a number of the host's: alone there it is this one, two are one too many.
+    assert shared([user(7, 1)], own=frozenset({8}), own_bytes=None).processes == ()
+    assert len(shared([user(7, 1), user(9, 1)], own=frozenset({8}), own_bytes=None).processes or ()) == 2
+    # Memory in use by nobody in the list is a neighbour's container; the driver's own is not.
+    assert shared([], 9 << 30).unlisted_bytes == 9 << 30
+    assert shared([], 300 << 20).unlisted_bytes == 0
+    unknown = find_sharers(Reading(None, "no"), Reading(None), own_pids=frozenset(), own_bytes=0)
+    assert (unknown.processes, unknown.reason) == (None, "no")
+
+
+class Card:
+    name = "cuda:0"
+
+    def __init__(self, sharers: Sharers) -> None:
+        self.found = sharers
+
+    def sharers(self) -> Sharers:
+        return self.found
+
+
+def test_a_shared_gpu_is_refused_by_name_unless_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    this = os.getpid()
+    card: Any = Card(Sharers(processes=(user(this, 3 << 30), user(1 << 30, None)), unlisted_bytes=1 << 30))
+    monkeypatch.setattr(preflight, "process_name", lambda pid: "train.py" if pid == this else None)
+    with pytest.raises(ResourceError, match="--allow-shared-gpu") as caught:
+        check_sharers(card, allowed=False)
+    assert f"process {this} (train.py) with 3072 MiB, process {1 << 30} with an unknown amount" in str(caught.value)
+    assert "whom NVML does not list here with 1024 MiB" in str(caught.value)
+    note = check_sharers(card, allowed=True)
+    assert note is not None
+    assert f"process {this} (train.py)" in note
+    free: Any = Card(Sharers(processes=()))
+    assert check_sharers(free, allowed=False) is None
+    unknown: Any = Card(Sharers(processes=None, reason="no NVML"))
+    assert check_sharers(unknown, allowed=False) == "Whether other programs use the device is not known: no NVML."
 
 
 def test_the_shortlist_starts_with_the_fewest_workers_that_feed_the_step() -> None:

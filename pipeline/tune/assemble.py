@@ -129,11 +129,8 @@ def report(
         "device": dict(device),
         "ceilings": rates.ceilings_to_list(),
         "loader_rates": rates.loaders_to_list(),
-        "parts": {
-            "read_samples_per_second": rates.read_rate,
-            "copy_samples_per_second": rates.copy_rate,
-            "boundary_seconds": {"kept": rates.boundary_seconds.get(True), "new": rates.boundary_seconds.get(False)},
-        },
+        "parts": rates.parts_to_dict(),
+        "differential": None if result.differential is None else result.differential.to_dict(),
         "memory": result.memory.to_dict() if kind == "tune" else None,
         "trials": [record.to_dict() for record in result.records],
         "comparisons": [comparison.to_dict() for comparison in result.comparisons],

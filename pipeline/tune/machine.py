@@ -9,14 +9,15 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-import numpy as np
 import psutil
 
 from ..config import LoaderConfig, LoaderSettings
 from ..formats import RepeatedSource, Source
 from ..loader import ImageLoader, make_loader, stock_loader
 from ..training import Accelerator, CachedBatches, Step, StepSpec, Window, build_step, measure, probe_memory
-from .rig import OutOfDeviceMemoryError, Probe, Trial
+from .rig import Cache, Order, OutOfDeviceMemoryError, Probe, Supply, Trial
+from .supply import SuppliedSource, some_rows
+from .throughput import copying_rate, reading_rate
 
 MIN_EPOCH_BATCHES = 200
 """Smaller sets are repeated to this many batches an epoch (design section 7)."""
@@ -28,7 +29,6 @@ _SETTLE_SECONDS = 3.0
 _SETTLE_POLL_SECONDS = 0.1
 _IDLE_SHARE = 0.1
 _WAITED_SECONDS = 0.02
-_COPIES_IN_FLIGHT = 4
 
 
 def repeat_times(samples: int, batch_size: int) -> int:
@@ -62,6 +62,14 @@ class _Feed:
         close = getattr(self.loader, "close", None)
         if close is not None:
             close()
+
+
+def _paced(batches: Iterator[Any], feed: _Feed, every: int) -> Iterator[Any]:
+    """The batches, with one taken from the feed and thrown away before every so many."""
+    for number, batch in enumerate(batches):
+        if number % every == 0:
+            next(feed)
+        yield batch
 
 
 class MachineRig:
@@ -130,18 +138,21 @@ class MachineRig:
     def _ceiling(self, batch_size: int, seconds: float) -> Window:
         self._turn_to(batch_size)
         step = self._step(batch_size)
+        batches = self._batches(batch_size)
+        self._measure(step, batches, seconds, max_steps=_WARM_STEPS)
+        return self._measure(step, batches, seconds)
+
+    def _batches(self, batch_size: int) -> CachedBatches:
         batches = self._cached.get(batch_size)
         if batches is None:
-            batches = CachedBatches(
+            batches = self._cached[batch_size] = CachedBatches(
                 self._accelerator,
                 batch_size,
                 self._spec.image_size,
                 seed=self._seed,
                 num_classes=self._spec.num_classes,
             )
-            self._cached[batch_size] = batches
-        self._measure(step, batches, seconds, max_steps=_WARM_STEPS)
-        return self._measure(step, batches, seconds)
+        return batches
 
     def fed(self, trial: Trial, seconds: float) -> Window:
         return self._guarded(trial.batch_size, lambda: self._fed(trial, seconds))
@@ -171,7 +182,13 @@ class MachineRig:
         self._accelerator.reset_peak()
 
     def loader_alone(self, settings: LoaderSettings, seconds: float) -> float:
-        feed = self._open(settings, settings.batch_size)
+        return self._alone(settings, settings.batch_size, seconds)
+
+    def stock_alone(self, batch_size: int, seconds: float) -> float:
+        return self._alone(None, batch_size, seconds)
+
+    def _alone(self, settings: LoaderSettings | None, batch_size: int, seconds: float) -> float:
+        feed = self._open(settings, batch_size)
         try:
             self._drain(feed, settings)
             started = now = self._clock()
@@ -183,35 +200,47 @@ class MachineRig:
         finally:
             feed.close()
 
+    def beside(self, settings: LoaderSettings, every: int, seconds: float) -> Window:
+        return self._guarded(settings.batch_size, lambda: self._beside(settings, every, seconds))
+
+    def _beside(self, settings: LoaderSettings, every: int, seconds: float) -> Window:
+        self._turn_to(settings.batch_size)
+        step = self._step(settings.batch_size)
+        feed = self._open(settings, settings.batch_size)
+        try:
+            self._drain(feed, settings)
+            batches = _paced(self._batches(settings.batch_size), feed, every)
+            self._measure(step, batches, seconds, max_steps=_WARM_STEPS * every)
+            return self._measure(step, batches, seconds)
+        finally:
+            feed.close()
+            self._settle()
+
+    def supplied(self, settings: LoaderSettings, supply: Supply, seconds: float) -> Window:
+        return self._guarded(settings.batch_size, lambda: self._supplied(settings, supply, seconds))
+
+    def _supplied(self, settings: LoaderSettings, supply: Supply, seconds: float) -> Window:
+        self._turn_to(settings.batch_size)
+        step = self._step(settings.batch_size)
+        some = SuppliedSource(self._source, some_rows(self._source), supply)
+        feed = _Feed(self._loader(settings, some))
+        try:
+            self._warm(step, feed, settings, seconds)
+            return self._measure(step, feed, seconds)
+        finally:
+            feed.close()
+            self._settle()
+
     def read_rate(self, seconds: float) -> float:
-        rows = np.random.default_rng(self._seed).permutation(len(self._source))
-        started = now = self._clock()
-        done = 0
-        while now - started < seconds:
-            self._source.read(int(rows[done % len(rows)]))
-            done += 1
-            now = self._clock()
-        return done / (now - started)
+        return self.reads("random", "warm", seconds)
 
-    def copy_rate(self, batch_size: int, seconds: float) -> float:
-        import torch
+    def reads(self, order: Order, cache: Cache, seconds: float) -> float:
+        return reading_rate(self._source, order, cache, seconds, seed=self._seed, clock=self._clock)
 
-        images = torch.zeros((batch_size, 3, self._spec.image_size, self._spec.image_size), dtype=torch.uint8)
-        images = images.contiguous(memory_format=torch.channels_last)
-        labels = torch.zeros(batch_size, dtype=torch.int64)
-        if torch.cuda.is_available():
-            images, labels = images.pin_memory(), labels.pin_memory()
-        self._accelerator.copy((images, labels))
-        self._accelerator.synchronize()
-        started = now = self._clock()
-        samples = 0
-        while now - started < seconds:
-            for _ in range(_COPIES_IN_FLIGHT):
-                self._accelerator.copy((images, labels))
-            samples += _COPIES_IN_FLIGHT * batch_size
-            self._accelerator.synchronize()
-            now = self._clock()
-        return samples / (now - started)
+    def copy_rate(self, batch_size: int, seconds: float, *, pinned: bool) -> float:
+        return copying_rate(
+            self._accelerator, batch_size, self._spec.image_size, seconds, pinned=pinned, clock=self._clock
+        )
 
     def boundary_seconds(self, settings: LoaderSettings) -> float:
         with self._loader(settings) as loader:
@@ -240,11 +269,12 @@ class MachineRig:
         left = max(1, math.ceil(samples_before_boundary / batch_size))
         return max(0, len(loader) - left) * batch_size
 
-    def _repeated(self, batch_size: int) -> Source:
-        times = repeat_times(len(self._source), batch_size)
-        return self._source if times == 1 else RepeatedSource(self._source, times)
+    def _repeated(self, batch_size: int, source: Source | None = None) -> Source:
+        source = source or self._source
+        times = repeat_times(len(source), batch_size)
+        return source if times == 1 else RepeatedSource(source, times)
 
-    def _loader(self, settings: LoaderSettings) -> ImageLoader:
+    def _loader(self, settings: LoaderSettings, source: Source | None = None) -> ImageLoader:
         config = LoaderConfig(
             settings=settings,
             shuffle=True,
@@ -254,7 +284,7 @@ class MachineRig:
             image_size=self._spec.image_size,
             device=self._accelerator.torch_device,
         )
-        return make_loader(self._repeated(settings.batch_size), config)
+        return make_loader(self._repeated(settings.batch_size, source), config)
 
     def _open(self, settings: LoaderSettings | None, batch_size: int) -> _Feed:
         if settings is not None:

@@ -27,6 +27,7 @@ STOCK_BATCH_SIZE = 64
 """Stock torch is measured at the user's batch size, or at this one, or at the largest below it that fits."""
 
 _MOST_ROUNDS = 10
+_LONG_BUDGET = 60.0
 _OPENED = 1.5  # a window and the loader's opening before it, over a window
 
 Progress = Callable[[str, float], None]
@@ -184,7 +185,7 @@ class Driver:
         while (
             winner is not None
             and search.rounds < _MOST_ROUNDS
-            and self._budget.left - self._table_seconds > self._round_seconds(search)
+            and self._budget.left - self._kept_for_table > self._round_seconds(search)
             and undecided(search.records, winner, seed=request.seed)
         ):
             search.extend(1)
@@ -232,7 +233,7 @@ class Driver:
             search,
             self.result.rates,
             seconds=self._budget.slice_seconds,
-            left=lambda: self._budget.left - self._table_seconds,
+            left=lambda: self._budget.left - self._kept_for_table,
             say=self._say,
             between=self._between_rounds,
         )
@@ -241,6 +242,11 @@ class Driver:
     def _table_seconds(self) -> float:
         """What the differential table will take."""
         return RUNS * _OPENED * self._budget.slice_seconds
+
+    @property
+    def _kept_for_table(self) -> float:
+        """What the search leaves for it: rounds count for more where there is time for few."""
+        return self._table_seconds if self.request.budget_seconds >= _LONG_BUDGET else 0.0
 
     def _tell_apart(self) -> None:
         """The differential table of the chosen settings, where the budget still holds it."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from . import charts, facts, sections, words
+from . import charts, facts, parts, sections, words
 from .markup import Cell, figure, note, page, section, table
 from .schema import validate_report
 from .svg import bullet
@@ -31,7 +31,9 @@ def render_html(report: Mapping[str, Any]) -> str:
         _use(report),
         _advice(report),
         _binding(report),
+        parts.differential(report),
         _trials(report),
+        parts.predictions(report),
         _memory(report),
         _hold(report),
         _comparisons(report),
@@ -201,9 +203,9 @@ def _binding(report: Mapping[str, Any]) -> str:
         rows.append(
             [("Loader alone", label), str(entry["batch_size"]), _raw(entry["samples_per_second"]), "no step ran", ""]
         )
-    parts = report.get("parts") or {}
+    measured = report.get("parts") or {}
     for name, key in (("Reading, one thread", "read"), ("Copy to the device", "copy")):
-        if (speed := parts.get(f"{key}_samples_per_second")) is not None:
+        if (speed := measured.get(f"{key}_samples_per_second")) is not None:
             rows.append([name, "", words.number(speed), "no step ran", ""])
     return section(
         "What binds",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from . import facts, sections, words
+from . import facts, parts, sections, words
 from .schema import validate_report
 
 __all__ = ["render_markdown"]
@@ -57,7 +57,7 @@ def render_markdown(report: Mapping[str, Any]) -> str:
         out += ["## What to do next", "", *[f"- {_cell(line)}" for line in verdict["advice"]], ""]
     if code := words.batch_lines(report):
         out += ["In the training loop, if you take the advice:", "", *_code("\n".join(code), "python")]
-    out += _rates(report) + _memory(report) + _comparisons(report)
+    out += _rates(report) + _parts(report) + _memory(report) + _comparisons(report)
     if report["preflight"]:
         rows = [[fact["name"], sections.fact_value(fact), fact["source"]] for fact in report["preflight"]]
         out += ["## Preflight", "", *_table(("Fact", "Value", "Source"), rows)]
@@ -110,6 +110,23 @@ def _rates(report: Mapping[str, Any]) -> list[str]:
     binds = report["verdict"].get("binds")
     lead = [f"What binds: {_cell(binds)}.", ""] if binds else []
     return ["## What binds", "", *lead, *_table(("Part", "Samples/s, each round"), rows)]
+
+
+def _parts(report: Mapping[str, Any]) -> list[str]:
+    out: list[str] = []
+    stages = [[f"{name}: {meaning}", *figures] for (name, meaning), figures in parts.stage_rows(report)]
+    reading, predictions = parts.reading_rows(report), parts.prediction_rows(report)
+    if stages or reading:
+        out += ["## Where each second goes", ""]
+    for heads, rows in ((parts.STAGE_HEADS, stages), (parts.READING_HEADS, reading)):
+        out += _table(_plain(heads), rows) if rows else []
+    if predictions:
+        out += ["## Predicted and measured", "", *_table(_plain(parts.PREDICTION_HEADS), predictions)]
+    return out
+
+
+def _plain(heads: Sequence[str]) -> list[str]:
+    return [head.lstrip("#") for head in heads]
 
 
 def _memory(report: Mapping[str, Any]) -> list[str]:

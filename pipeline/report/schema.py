@@ -63,6 +63,23 @@ _HOLD = {
     "peak_bytes": "n?",
     "windows": "l",
 }
+_DIFFERENTIAL = {"settings": "o", "batch_size": "i", "rows": "l"}
+_STAGE = {
+    "stage": "t",
+    "samples_per_second": "n?",
+    "seconds_per_sample": "n?",
+    "added_seconds_per_sample": "n?",
+    "wait_share": "n?",
+    "reason": "t?",
+}
+_PREDICTED = {
+    "samples_per_second": "n",
+    "util_percent": "n?",
+    "host_bytes": "n",
+    "device_bytes": "n?",
+    "limit": "t",
+}
+_READING = {"order": "t", "cache": "t", "samples_per_second": "n?"}
 _VERDICT = {"name": "t", "summary": "t", "advice": "l"}
 
 _TYPE_NAMES = {
@@ -158,6 +175,7 @@ def validate_report(report: Any) -> None:
     if report["memory"] is not None:
         _check_memory(report["memory"])
     _check_trials(report)
+    _check_parts(report)
     if report["hold"] is not None:
         _check("hold", report["hold"], _HOLD)
 
@@ -168,6 +186,21 @@ def _check_memory(memory: Mapping[str, Any]) -> None:
         _check(f"memory.probes[{position}]", probe, _PROBE)
     if memory["fit"] is not None:
         _check("memory.fit", memory["fit"], _FIT)
+
+
+def _check_parts(report: Mapping[str, Any]) -> None:
+    """What earlier reports of this version lack."""
+    table = report.get("differential")
+    if table is not None:
+        _check("differential", table, _DIFFERENTIAL)
+        for position, row in enumerate(table["rows"]):
+            _check(f"differential.rows[{position}]", row, _STAGE)
+    for position, trial in enumerate(report["trials"]):
+        if trial.get("predicted") is not None:
+            _check(f"trials[{position}].predicted", trial["predicted"], _PREDICTED)
+    parts = report.get("parts") or {}
+    for position, entry in enumerate(parts.get("reading") or []):
+        _check(f"parts.reading[{position}]", entry, _READING)
 
 
 def _check_trials(report: Mapping[str, Any]) -> None:

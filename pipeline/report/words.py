@@ -110,6 +110,9 @@ def settings_text(settings: Mapping[str, Any] | None) -> str:
         parts.append(f"prefetch {settings.get('prefetch_factor')}")
         if not settings.get("persistent_workers", True):
             parts.append("workers restart each epoch")
+    decodes_there = settings.get("backend") in ("dali", "hybrid") and settings.get("num_workers")
+    if decodes_there and settings.get("hw_decoder_load") is not None:
+        parts.append(f"hardware share {settings.get('hw_decoder_load')}")
     if settings.get("backend") == "hybrid" and settings.get("num_workers"):
         greedy = settings.get("hybrid_schedule") == "greedy"
         parts.append("whichever side is free" if greedy else f"GPU share {settings.get('gpu_share')}")

@@ -144,7 +144,8 @@ def bench(
     key = (settings.backend, workers, size)
     result.rates.loaders[key] = [rig.loader_alone(settings, seconds)]
     result.rates.read_rate = rig.read_rate(min(0.5, seconds))
-    result.rates.copy_rate = rig.copy_rate(size, min(0.3, seconds))
+    pinned = device.pin_memory
+    result.rates.copy_rates[pinned] = rig.copy_rate(size, min(0.3, seconds), pinned=pinned)
     result.chosen = record
     result.comparisons = comparisons(search.records, record, seed=request.seed)
     result.verdict = judge(evidence_of(result, request, limits, cap))

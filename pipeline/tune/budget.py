@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 _RATES_SHARE = 0.5
-_ROUND_OVERHEAD = 3.0  # warm-up, refilled queues and the ceiling, with the window itself
+_ROUND_OVERHEAD = 2.5  # warm-up, refilled queues and the ceiling, with the window itself
+_STAY = 1.5  # candidates that the rounds after the first are for: most leave after it
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,13 @@ class Budget:
         """Whether measuring the parts has had its share, and the search must begin."""
         return self.elapsed >= _RATES_SHARE * self.seconds
 
-    def trials(self, rounds: int, *, most: int) -> int:
-        """How many trials fit into the time left over these rounds, 1 to `most`."""
-        return max(1, min(most, int(self.left / (rounds * self.slice_seconds * _ROUND_OVERHEAD))))
+    def candidates(self, rounds: int, *, fixed: int, most: int) -> int:
+        """How many candidates fit into the time left, 2 to `most`.
+
+        Args:
+            rounds: of the search.
+            fixed: trials that stay for all rounds.
+            most: of candidates.
+        """
+        windows = self.left / (self.slice_seconds * _ROUND_OVERHEAD)
+        return max(2, min(most, int(windows - fixed * rounds - _STAY * (rounds - 1))))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -11,28 +11,29 @@ from statistics import median
 from ..config import LoaderSettings, TuneRequest
 from ..errors import ResourceError
 from .budget import Budget
+from .candidates import BATCH_SIZES, MOST_CANDIDATES, Candidates
+from .differential import RUNS, differential
 from .hold import hold
 from .memory import MemoryPlan
-from .rates import Rates, measure_ceilings, measure_loaders
+from .parts import Plan, measure_parts
+from .rates import Rates
 from .result import Result, evidence_of
-from .rig import OutOfDeviceMemoryError, Rig, Trial
+from .rig import OutOfDeviceMemoryError, Rig
 from .rounds import run_rounds
 from .search import Record, Search, Targets, choose, comparisons, undecided
-from .space import Limits, all_points, shortlist
+from .space import Limits
 from .step_notes import step_notes
 from .variant_advice import PROBE_SECONDS, variant_advice, variants_worth_trying
 from .verdict import Verdict, describe, judge
 
-BATCH_SIZES = (16, 32, 64, 128, 256, 512, 1024)
-
 STOCK_BATCH_SIZE = 64
 """Stock torch is measured at the user's batch size, or at this one, or at the largest below it that fits."""
 
-MOST_CANDIDATES = 5
 _MOST_ROUNDS = 10
-_ALONE_BATCH_SIZE = 64
 _RESIZE_SLICES = 10  # of a measurement's length: 20 s, after the hold
 _SAMPLE_SLICES = 5  # some hundreds of samples: where one in a hundred is slow, a few of those
+_LONG_BUDGET = 60.0
+_OPENED = 1.5  # a window and the loader's opening before it, over a window
 
 Progress = Callable[[str, float], None]
 
@@ -59,6 +60,8 @@ class Driver:
         limits: of the space.
         device: its memory, and whether host batches are pinned for it.
         progress: called with a message and the share done.
+        started: when the tune began; now where None.
+        points: settings to choose among; None for the whole space.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class Driver:
         *,
         progress: Progress = quiet,
         started: float | None = None,
+        points: Sequence[LoaderSettings] | None = None,
     ) -> None:
         self.rig = rig
         self.request = request
@@ -89,6 +93,15 @@ class Driver:
             cap_share=request.memory_cap,
         )
         self.result = Result(memory=plan, rates=Rates())
+        self._candidates = Candidates(
+            rig,
+            request,
+            limits,
+            pin_memory=device.pin_memory,
+            cap_bytes=self._cap,
+            result=self.result,
+            points=points,
+        )
 
     def run(self) -> Result:
         """The whole flow; an interrupt ends it with the best so far once every trial has had a round.
@@ -103,6 +116,7 @@ class Driver:
             self._stage("memory", self._probe_memory)
             self._stage("rates", self._measure_parts)
             self._stage("search", self._search)
+            self._stage("differential", self._tell_apart)
             self._stage("hold", self._hold)
             self._stage("advice", self._weigh_advice)
         except KeyboardInterrupt:
@@ -122,12 +136,12 @@ class Driver:
         if chosen is None:
             return False
         done = min(len(record.rounds) for record in live)
-        stage = "the search" if result.chosen is None else "the hold" if result.hold is None else "the advice"
+        stage = next(reversed(result.seconds))  # the one that has just ended
         result.interrupted, result.chosen = True, chosen
         result.comparisons = comparisons(result.records, chosen, seed=self.request.seed)
         held = "" if result.hold is not None else ", and nothing was held: the verdict rests on the rounds"
         result.notes.append(
-            f"Interrupted in {stage}: the best of {done} round{'' if done == 1 else 's'} was taken{held}."
+            f"Interrupted in the {stage}: the best of {done} round{'' if done == 1 else 's'} was taken{held}."
         )
         return True
 
@@ -176,82 +190,44 @@ class Driver:
 
     def _measure_parts(self) -> None:
         result, request, budget = self.result, self.request, self._budget
-        seconds = budget.slice_seconds
-        self._say("the step on cached batches")
         # Stock torch keeps its usual batch size, also where a smaller one already saturates the step.
         required = [size for size in (self._stock_batch_size(),) if size is not None]
         if request.current is not None:
             required.append(request.current.batch_size)
-        measure_ceilings(
-            self.rig,
-            result.memory,
-            result.rates,
-            seconds=seconds,
+        plan = Plan(
+            seconds=budget.slice_seconds,
+            image_size=request.image_size,
+            pin_memory=self.device.pin_memory,
             util_target=request.util_target,
             required=required,
             stop=budget.rates_done,
+            say=self._say,
         )
+        result.rates = measure_parts(self.rig, result.memory, self.limits, plan)
         if not result.rates.ceilings:
             raise ResourceError(
                 "the step must run on the device at one batch size at least",
                 got=f"out of memory at batch size {min(result.memory.probes)}",
                 remedy="Use a smaller model, image or batch size.",
             )
-        self._say("reading, copying, and the loader alone")
-        result.rates.read_rate = self.rig.read_rate(min(0.5, seconds))
-        sizes = sorted(result.rates.ceilings)
-        alone = max((s for s in sizes if s <= _ALONE_BATCH_SIZE), default=sizes[0])
-        result.rates.copy_rate = self.rig.copy_rate(alone, min(0.3, seconds))
-        measure_loaders(
-            self.rig,
-            result.rates,
-            self.limits,
-            batch_size=alone,
-            image_size=request.image_size,
-            seconds=seconds,
-            pin_memory=self.device.pin_memory,
-            stop=budget.rates_done,
-        )
 
     def _stock_batch_size(self) -> int | None:
         wanted = STOCK_BATCH_SIZE if self.request.current is None else self.request.current.batch_size
         fitting = [size for size in self.result.memory.sizes if self.result.memory.likely(size)]
         return max((s for s in fitting if s <= wanted), default=min(fitting, default=None))
 
-    def _trials(self) -> list[Trial]:
-        rates, request = self.result.rates, self.request
-        model = rates.model(self.limits.cores)
-        sizes = self._candidate_sizes()
-        points = all_points(sizes, self.limits, request.image_size, pin_memory=self.device.pin_memory)
+    def _new_search(self) -> Search:
+        request, rates = self.request, self.result.rates
         stock = self._stock_batch_size()
         fixed = (request.current is not None) + (stock in rates.ceilings)
-        count = self._budget.trials(request.rounds, most=MOST_CANDIDATES + fixed) - fixed
-        trials = [
-            Trial(f"c{number}", describe(point), "candidate", point, point.batch_size, predicted)
-            for number, (point, predicted) in enumerate(shortlist(points, model, count=max(2, count)), start=1)
-            if point != request.current
-        ]
-        present = request.current
-        if present is not None and present.batch_size in rates.ceilings:
-            label = f"present: {describe(present)}"
-            trials.append(Trial("current", label, "current", present, present.batch_size, model.predict(present)))
-        elif present is not None:
-            self.result.notes.append(f"Your present batch size {present.batch_size} does not fit under the memory cap.")
-        if stock is not None and stock in rates.ceilings:
-            trials.append(Trial("stock", f"stock torch: batch {stock}, no workers", "stock", None, stock))
-        return trials
+        count = self._budget.candidates(request.rounds, fixed=fixed, most=MOST_CANDIDATES)
+        return Search(self._candidates.trials(stock, count=count), rounds=request.rounds, seed=request.seed)
 
-    def _candidate_sizes(self) -> list[int]:
-        """Sizes whose step can reach the utilization target at all; every measured size, where none can.
-
-        The user's own size and stock torch's are candidates only where they were asked for.
-        """
-        wanted = self.request.batch_sizes or BATCH_SIZES
-        rates = self.result.rates
-        sizes = [s for s in sorted(rates.ceilings) if s in wanted and s in self.result.memory.sizes]
-        sizes = sizes or [s for s in sorted(rates.ceilings) if s in self.result.memory.sizes]
-        able = [s for s in sizes if (util := rates.ceiling_util(s)) is None or util > self.request.util_target]
-        return able or sizes
+    def _between_rounds(self, search: Search) -> None:
+        """Let the model, corrected by what the trials have shown, propose more where time is left for them."""
+        if self._budget.left > self._round_seconds(search) * (search.rounds - search.round):
+            for trial in self._candidates.more(search):
+                search.add(trial)
 
     def _search(self) -> None:
         request, result = self.request, self.result
@@ -259,14 +235,14 @@ class Driver:
         while winner is None and sizes != result.memory.sizes:
             # Again where probing ruled out every batch size that was tried, with those that are left.
             sizes = result.memory.sizes
-            search = Search(self._trials(), rounds=request.rounds, seed=request.seed)
+            search = self._new_search()
             result.records = search.records
             self._run_rounds(search)
             winner = self._choose(search)
         while (
             winner is not None
             and search.rounds < _MOST_ROUNDS
-            and self._budget.left > self._round_seconds(search)
+            and self._budget.left - self._kept_for_table > self._round_seconds(search)
             and undecided(search.records, winner, seed=request.seed)
         ):
             search.extend(1)
@@ -329,9 +305,33 @@ class Driver:
             search,
             self.result.rates,
             seconds=self._budget.slice_seconds,
-            left=lambda: self._budget.left,
+            left=lambda: self._budget.left - self._kept_for_table,
             say=self._say,
+            between=self._between_rounds,
         )
+
+    @property
+    def _table_seconds(self) -> float:
+        """What the differential table will take."""
+        return RUNS * _OPENED * self._budget.slice_seconds
+
+    @property
+    def _kept_for_table(self) -> float:
+        """What the search leaves for it: rounds count for more where there is time for few."""
+        return self._table_seconds if self.request.budget_seconds >= _LONG_BUDGET else 0.0
+
+    def _tell_apart(self) -> None:
+        """The differential table of the chosen settings, where the budget still holds it."""
+        chosen = self.result.chosen
+        if chosen is None or chosen.trial.settings is None or self._budget.left < self._table_seconds:
+            return
+        self._say("where each second goes")
+        for record in self.result.records:
+            self.rig.drop(record.trial)
+        try:
+            self.result.differential = differential(self.rig, chosen.trial.settings, seconds=self._budget.slice_seconds)
+        except OutOfDeviceMemoryError:
+            self.result.notes.append("Where each second goes was not measured: the device's memory ran out.")
 
     def _targets(self) -> Targets:
         return Targets(self.request.util_target, self.request.fed_target, self._cap)

@@ -11,7 +11,6 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 
 from ..config import LoaderConfig, LoaderSettings
@@ -31,8 +30,10 @@ from ..training import (
 from ..training.stall import guarded_from_stalls
 from ..training.variants import Variant
 from .evidence import ResizeGain, read_in_parallel, resize_gain
-from .rig import OutOfDeviceMemoryError, Probe, Trial
+from .rig import Cache, Order, OutOfDeviceMemoryError, Probe, Supply, Trial
 from .step_notes import refuse_fault
+from .supply import SuppliedSource, some_rows
+from .throughput import copying_rate, reading_rate
 
 MIN_EPOCH_BATCHES = 200
 """Smaller sets are repeated to this many batches an epoch (design section 7)."""
@@ -52,7 +53,6 @@ _SETTLE_SECONDS = 3.0
 _SETTLE_POLL_SECONDS = 0.1
 _IDLE_SHARE = 0.1
 _WAITED_SECONDS = 0.02
-_COPIES_IN_FLIGHT = 4
 
 
 def repeat_times(samples: int, batch_size: int) -> int:
@@ -86,6 +86,14 @@ class _Feed:
         close = getattr(self.loader, "close", None)
         if close is not None:
             close()
+
+
+def _paced(batches: Iterator[Any], feed: _Feed, every: int) -> Iterator[Any]:
+    """The batches, with one taken from the feed and thrown away before every so many."""
+    for number, batch in enumerate(batches):
+        if number % every == 0:
+            next(feed)
+        yield batch
 
 
 class MachineRig:
@@ -165,18 +173,21 @@ class MachineRig:
     def _ceiling(self, batch_size: int, seconds: float) -> Window:
         self._turn_to(batch_size)
         step = self._step(batch_size)
+        batches = self._batches(batch_size)
+        self._measure(step, batches, seconds, max_steps=_WARM_STEPS)
+        return self._measure(step, batches, seconds)
+
+    def _batches(self, batch_size: int) -> CachedBatches:
         batches = self._cached.get(batch_size)
         if batches is None:
-            batches = CachedBatches(
+            batches = self._cached[batch_size] = CachedBatches(
                 self._accelerator,
                 batch_size,
                 self._spec.image_size,
                 seed=self._seed,
                 num_classes=self._spec.num_classes,
             )
-            self._cached[batch_size] = batches
-        self._measure(step, batches, seconds, max_steps=_WARM_STEPS)
-        return self._measure(step, batches, seconds)
+        return batches
 
     def fed(self, trial: Trial, seconds: float) -> Window:
         return self._guarded(trial.batch_size, lambda: self._fed(trial, seconds))
@@ -211,10 +222,13 @@ class MachineRig:
         self._accelerator.reset_peak()
 
     def loader_alone(self, settings: LoaderSettings, seconds: float) -> float:
-        return self._rate_of(self._loader(settings), settings, seconds)
+        return self._rate_of(self._open(settings, settings.batch_size), settings, seconds)
 
-    def _rate_of(self, loader: ImageLoader, settings: LoaderSettings, seconds: float) -> float:
-        with closing(_Feed(loader)) as feed:
+    def stock_alone(self, batch_size: int, seconds: float) -> float:
+        return self._rate_of(self._open(None, batch_size), None, seconds)
+
+    def _rate_of(self, opened: _Feed, settings: LoaderSettings | None, seconds: float) -> float:
+        with closing(opened) as feed:
             self._drain(feed, settings)
             started = now = self._clock()
             samples = 0
@@ -223,15 +237,42 @@ class MachineRig:
                 now = self._clock()
             return samples / (now - started)
 
+    def beside(self, settings: LoaderSettings, every: int, seconds: float) -> Window:
+        return self._guarded(settings.batch_size, lambda: self._beside(settings, every, seconds))
+
+    def _beside(self, settings: LoaderSettings, every: int, seconds: float) -> Window:
+        self._turn_to(settings.batch_size)
+        step = self._step(settings.batch_size)
+        feed = self._open(settings, settings.batch_size)
+        try:
+            self._drain(feed, settings)
+            batches = _paced(self._batches(settings.batch_size), feed, every)
+            self._measure(step, batches, seconds, max_steps=_WARM_STEPS * every)
+            return self._measure(step, batches, seconds)
+        finally:
+            feed.close()
+            self._settle()
+
+    def supplied(self, settings: LoaderSettings, supply: Supply, seconds: float) -> Window:
+        return self._guarded(settings.batch_size, lambda: self._supplied(settings, supply, seconds))
+
+    def _supplied(self, settings: LoaderSettings, supply: Supply, seconds: float) -> Window:
+        self._turn_to(settings.batch_size)
+        step = self._step(settings.batch_size)
+        some = SuppliedSource(self._source, some_rows(self._source), supply)
+        feed = _Feed(self._loader(settings, some))
+        try:
+            self._warm(step, feed, settings, seconds)
+            return self._measure(step, feed, seconds)
+        finally:
+            feed.close()
+            self._settle()
+
     def read_rate(self, seconds: float) -> float:
-        rows = np.random.default_rng(self._seed).permutation(len(self._source))
-        started = now = self._clock()
-        done = 0
-        while now - started < seconds:
-            self._source.read(int(rows[done % len(rows)]))
-            done += 1
-            now = self._clock()
-        return done / (now - started)
+        return self.reads("random", "warm", seconds)
+
+    def reads(self, order: Order, cache: Cache, seconds: float) -> float:
+        return reading_rate(self._source, order, cache, seconds, seed=self._seed, clock=self._clock)
 
     def parallel_read_rate(self, readers: int, seconds: float) -> float:
         return read_in_parallel(self._source, readers, seconds, seed=self._seed, clock=self._clock)
@@ -260,28 +301,14 @@ class MachineRig:
                 seconds=seconds,
                 seed=self._seed,
                 clock=self._clock,
-                rate_of=lambda source, length: self._rate_of(self._loader(settings, source), settings, length),
+                rate_of=lambda source, length: self._rate_of(_Feed(self._loader(settings, source)), settings, length),
             )
 
-    def copy_rate(self, batch_size: int, seconds: float) -> float:
-        import torch
 
-        images = torch.zeros((batch_size, 3, self._spec.image_size, self._spec.image_size), dtype=torch.uint8)
-        images = images.contiguous(memory_format=torch.channels_last)
-        labels = torch.zeros(batch_size, dtype=torch.int64)
-        if torch.cuda.is_available():
-            images, labels = images.pin_memory(), labels.pin_memory()
-        self._accelerator.copy((images, labels))
-        self._accelerator.synchronize()
-        started = now = self._clock()
-        samples = 0
-        while now - started < seconds:
-            for _ in range(_COPIES_IN_FLIGHT):
-                self._accelerator.copy((images, labels))
-            samples += _COPIES_IN_FLIGHT * batch_size
-            self._accelerator.synchronize()
-            now = self._clock()
-        return samples / (now - started)
+    def copy_rate(self, batch_size: int, seconds: float, *, pinned: bool) -> float:
+        return copying_rate(
+            self._accelerator, batch_size, self._spec.image_size, seconds, pinned=pinned, clock=self._clock
+        )
 
     def boundary_seconds(self, settings: LoaderSettings) -> float:
         with self._loader(settings) as loader:
@@ -310,9 +337,10 @@ class MachineRig:
         left = max(1, math.ceil(samples_before_boundary / batch_size))
         return max(0, len(loader) - left) * batch_size
 
-    def _repeated(self, batch_size: int) -> Source:
-        times = repeat_times(len(self._source), batch_size)
-        return self._source if times == 1 else RepeatedSource(self._source, times)
+    def _repeated(self, batch_size: int, source: Source | None = None) -> Source:
+        source = source or self._source
+        times = repeat_times(len(source), batch_size)
+        return source if times == 1 else RepeatedSource(source, times)
 
     def _loader(self, settings: LoaderSettings, source: Source | None = None) -> ImageLoader:
         config = LoaderConfig(
@@ -325,7 +353,7 @@ class MachineRig:
             device=self._accelerator.torch_device,
             timeout=STALL_SECONDS,
         )
-        return make_loader(self._repeated(settings.batch_size) if source is None else source, config)
+        return make_loader(self._repeated(settings.batch_size, source), config)
 
     def _open(self, settings: LoaderSettings | None, batch_size: int) -> _Feed:
         if settings is not None:

@@ -1,18 +1,30 @@
-"""Rates of the parts: the step on cached batches by batch size, and the loader by itself by workers."""
+"""Rates of the parts as measured, and the model that follows from them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
 from ..config import LoaderSettings
-from .evidence import ResizeGain
-from .memory import MemoryPlan
+from .evidence import ResizeGain, slow_samples
 from .model import Model, WorkerCurve, fit_curve
-from .rig import OutOfDeviceMemoryError, Rig, Window, rate
-from .space import TIE, Limits, fits
+from .rig import Window, rate
+
+
+@dataclass(frozen=True)
+class Beside:
+    """The step on cached batches with a decoder beside it, which gave a batch for `every` steps."""
+
+    settings: LoaderSettings
+    every: int
+    window: Window
+
+    def cost_seconds(self, ceiling: float) -> float:
+        """Device seconds that decoding one image took from the step, whose samples/s alone are given."""
+        # Of a second, r / ceiling was the step's; the rest went into r / every images.
+        return max(0.0, self.every * (1 / rate(self.window) - 1 / ceiling))
 
 
 @dataclass
@@ -22,8 +34,11 @@ class Rates:
     Attributes:
         ceilings: windows of the step on cached batches, by batch size.
         loaders: (backend, workers, batch size) -> samples/s of the loader alone.
+        beside: the step with a decoder beside it.
+        stock_rates: samples/s of stock torch's loader alone.
         read_rate: samples/s of one reading thread.
-        copy_rate: samples/s of copies to the device.
+        reads: the same by (order, cache), or why it was not measured.
+        copy_rates: samples/s of copies to the device, by whether the host's memory is pinned.
         boundary_seconds: cost of an epoch boundary, by whether workers are kept.
         parallel_read_rate: samples/s of as many reading threads as the chosen loader has.
         sample_seconds: of single samples, read and decoded.
@@ -32,8 +47,11 @@ class Rates:
 
     ceilings: dict[int, list[Window]] = field(default_factory=dict)
     loaders: dict[tuple[str, int, int], list[float]] = field(default_factory=dict)
+    beside: list[Beside] = field(default_factory=list)
+    stock_rates: list[float] = field(default_factory=list)
     read_rate: float | None = None
-    copy_rate: float | None = None
+    reads: dict[tuple[str, str], float | str] = field(default_factory=dict)
+    copy_rates: dict[bool, float] = field(default_factory=dict)
     boundary_seconds: dict[bool, float] = field(default_factory=dict)
     parallel_read_rate: float | None = None
     sample_seconds: Sequence[float] = ()
@@ -69,8 +87,53 @@ class Rates:
             backend: fit_curve(rates, cores=cores) for backend, rates in by_backend.items() if min(rates.values()) > 0
         }
 
-    def model(self, cores: int) -> Model:
-        return Model({size: self.ceiling_rate(size) for size in self.ceilings}, self.curves(cores))
+    @property
+    def copy_rate(self) -> float | None:
+        """Samples/s of copies to the device as the chosen settings make them: pinned where that can be."""
+        return self.copy_rates.get(True, self.copy_rates.get(False))
+
+    def decode_costs(self) -> dict[str, dict[float, float]]:
+        """Device seconds an image that decoding takes from the step, by backend and hardware share."""
+        costs: dict[str, dict[float, float]] = {}
+        for one in self.beside:
+            ceiling = self.ceiling_rate(one.settings.batch_size)
+            costs.setdefault(one.settings.backend, {})[one.settings.hw_decoder_load] = one.cost_seconds(ceiling)
+        return costs
+
+    def model(
+        self,
+        cores: int,
+        *,
+        image_size: int = 224,
+        device_bytes: Mapping[int, float] | None = None,
+        epoch_samples: Mapping[int, int] | None = None,
+    ) -> Model:
+        """The model of these parts.
+
+        Args:
+            cores: usable.
+            image_size: pixels.
+            device_bytes: peak device memory of the step by batch size, as far as it is known.
+            epoch_samples: samples of an epoch by batch size.
+        """
+        curves = self.curves(cores)
+        utils = {size: util for size in self.ceilings if (util := self.ceiling_util(size)) is not None}
+        dali = curves.get("dali")
+        return Model(
+            ceilings={size: self.ceiling_rate(size) for size in self.ceilings},
+            curves=curves,
+            utils=utils,
+            # Of large batches a call also waits for the queue: launching is what the fastest ones took.
+            launch_seconds=min((self.launch_seconds(size) for size in self.ceilings), default=0.0),
+            decode_costs=self.decode_costs(),
+            dali_rates={} if dali is None else {LoaderSettings().hw_decoder_load: dali.rate(cores)},
+            copy_rates=self.copy_rates,
+            boundary_seconds=self.boundary_seconds,
+            epoch_samples=epoch_samples or {},
+            device_bytes=device_bytes or {},
+            stock=median(self.stock_rates) if self.stock_rates else None,
+            image_size=image_size,
+        )
 
     def ceilings_to_list(self) -> list[dict[str, Any]]:
         """The report's `ceilings`."""
@@ -92,92 +155,38 @@ class Rates:
             for (backend, workers, batch_size), values in sorted(self.loaders.items())
         ]
 
-
-_OF_DEVICES = ("dali", "nvjpeg", "hybrid")
-
-_LEAST_GAIN = 0.6
-"""Of the workers' number: threads that fought for the GIL once reached 0.3 on 16 cores, everything else 0.8 or more."""
-
-
-def measure_ceilings(
-    rig: Rig,
-    memory: MemoryPlan,
-    rates: Rates,
-    *,
-    seconds: float,
-    util_target: float,
-    required: Sequence[int] = (),
-    stop: Callable[[], bool],
-) -> None:
-    """The step on cached batches from the smallest size up, until a larger one gains less than 2%.
-
-    A size that gains nothing can only tie, and ties go to the smaller batch, so nothing beyond it is worth time, unless
-    utilization is still under its target.
-
-    Args:
-        required: sizes measured in any case where they fit (the user's, stock torch's).
-        stop: true when time is short: then only the required sizes follow.
-    """
-    best, saturated = 0.0, False
-    for size in memory.sizes:
-        if size not in memory.sizes or (size not in required and (saturated or (best and stop()))):
-            continue
-        if not memory.likely(size):
-            continue
-        try:
-            window = rig.ceiling(size, seconds)
-        except OutOfDeviceMemoryError:
-            memory.rule_out(size)
-            break
-        rates.add_ceiling(window)
-        speed, util = rate(window), window.util_percent
-        saturated = saturated or (best > 0 and speed < (1 + TIE) * best and (util is None or util > util_target))
-        best = max(best, speed)
-
-
-def measure_loaders(
-    rig: Rig,
-    rates: Rates,
-    limits: Limits,
-    *,
-    batch_size: int,
-    image_size: int,
-    seconds: float,
-    pin_memory: bool,
-    stop: Callable[[], bool],
-) -> None:
-    """Each backend alone with all cores' workers, then with one, as far as memory and time allow.
-
-    A backend that seems to gain little from workers is measured once more: whatever else ran on the machine for that
-    second may have been the reason. Those that decode on the device gain little by nature.
-    """
-    points: list[LoaderSettings] = []
-    for workers in sorted({1, limits.cores}, reverse=True):
-        # Threads first: they start at once, and where time is short one backend is measured rather than none.
-        for backend in sorted(limits.backends, key=("threads", *_OF_DEVICES, "processes").index):
-            settings = LoaderSettings(
-                backend=backend, num_workers=workers, batch_size=batch_size, pin_memory=pin_memory
-            )
-            while not fits(settings, limits, image_size) and settings.num_workers > 1:
-                settings = LoaderSettings(
-                    backend=backend,
-                    num_workers=settings.num_workers // 2,
-                    batch_size=batch_size,
-                    pin_memory=pin_memory,
-                )
-            if settings not in points and fits(settings, limits, image_size):
-                points.append(settings)
-
-    def measure(settings: LoaderSettings) -> None:
-        if not (stop() and rates.loaders):
-            key = (settings.backend, settings.num_workers, batch_size)
-            rates.loaders.setdefault(key, []).append(rig.loader_alone(settings, seconds))
-
-    for settings in points:
-        measure(settings)
-    for name, curve in rates.curves(limits.cores).items():
-        again = [settings for settings in points if settings.backend == name]
-        most = max(settings.num_workers for settings in again)
-        if name not in _OF_DEVICES and curve.rate(most) < _LEAST_GAIN * most * curve.rate(1):
-            for settings in again:
-                measure(settings)
+    def parts_to_dict(self) -> dict[str, Any]:
+        """The report's `parts`; a null comes with its reason beside it."""
+        reading = [
+            {
+                "order": order,
+                "cache": cache,
+                "samples_per_second": None if isinstance(found, str) else found,
+                "reason": found if isinstance(found, str) else None,
+            }
+            for (order, cache), found in self.reads.items()
+        ]
+        beside = [
+            {
+                "backend": one.settings.backend,
+                "hw_decoder_load": one.settings.hw_decoder_load,
+                "batch_size": one.settings.batch_size,
+                "steps_a_batch": one.every,
+                "samples_per_second": rate(one.window),
+                "cost_seconds_per_image": one.cost_seconds(self.ceiling_rate(one.settings.batch_size)),
+            }
+            for one in self.beside
+        ]
+        return {
+            "read_samples_per_second": self.read_rate,
+            "reading": reading,
+            "copy_samples_per_second": self.copy_rate,
+            "copy": {"pinned": self.copy_rates.get(True), "not_pinned": self.copy_rates.get(False)},
+            "stock_samples_per_second": list(self.stock_rates),
+            "decoding_beside_the_step": beside,
+            "parallel_read_samples_per_second": self.parallel_read_rate,
+            "sample_seconds": [round(seconds, 6) for seconds in self.sample_seconds],
+            "slow_samples": None if (slow := slow_samples(self.sample_seconds)) is None else slow.to_dict(),
+            "resize": None if self.resize is None else self.resize.to_dict(),
+            "boundary_seconds": {"kept": self.boundary_seconds.get(True), "new": self.boundary_seconds.get(False)},
+        }

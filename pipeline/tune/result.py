@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 
 from ..config import LoaderSettings, TuneRequest
+from .differential import Differential
 from .evidence import slow_samples
 from .hold import Hold
 from .memory import MemoryPlan
@@ -25,6 +26,7 @@ class Result:
     records: list[Record] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
     chosen: Record | None = None
+    differential: Differential | None = None
     hold: Hold | None = None
     verdict: Verdict | None = None
     seconds: dict[str, float] = field(default_factory=dict)

@@ -12,15 +12,24 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from ..config import LoaderSettings
-from .evidence import ResizeGain
 from ..training.step_facts import StepFacts
 from ..training.variants import Variant
+from .evidence import ResizeGain
+from .prediction import Prediction
 
 Role = Literal["candidate", "current", "stock"]
+Order = Literal["random", "sequential"]
+Cache = Literal["warm", "cold"]
+Supply = Literal["bytes", "files", "storage"]
+"""Where a loader finds encoded samples: in its own memory, in files in the page cache, or on the storage behind it."""
 
 
 class OutOfDeviceMemoryError(Exception):
     """A step did not fit into the device's memory; the tuner takes a smaller batch, so no user sees this."""
+
+
+class UnmeasuredError(Exception):
+    """Something cannot be measured here, with the reason; the report says it, so that no user sees this."""
 
 
 class Window(Protocol):
@@ -77,7 +86,7 @@ class Trial:
         role: a candidate of the search, the user's present settings, or stock torch.
         settings: None for stock torch.
         batch_size: samples a step.
-        predicted: samples/s by the model; None where it has no prediction.
+        prediction: by the model; None where it has none.
     """
 
     id: str
@@ -85,7 +94,12 @@ class Trial:
     role: Role
     settings: LoaderSettings | None
     batch_size: int
-    predicted: float | None = None
+    prediction: Prediction | None = None
+
+    @property
+    def predicted(self) -> float | None:
+        """Predicted samples/s."""
+        return None if self.prediction is None else self.prediction.samples_per_second
 
 
 class HeldRun(Protocol):
@@ -139,6 +153,24 @@ class Rig(Protocol):
         """Samples/s of the loader with nothing behind it."""
         ...
 
+    def stock_alone(self, batch_size: int, seconds: float) -> float:
+        """Samples/s of stock torch's loader with nothing behind it."""
+        ...
+
+    def beside(self, settings: LoaderSettings, every: int, seconds: float) -> Window:
+        """The step on cached batches while the loader decodes one batch for every so many steps, thrown away.
+
+        Raises OutOfDeviceMemoryError.
+        """
+        ...
+
+    def supplied(self, settings: LoaderSettings, supply: Supply, seconds: float) -> Window:
+        """The step fed from the same samples, wherever they are taken from.
+
+        Raises OutOfDeviceMemoryError, UnmeasuredError.
+        """
+        ...
+
     def read_rate(self, seconds: float) -> float:
         """Samples/s of reading encoded samples in one thread, without decoding."""
         ...
@@ -155,8 +187,12 @@ class Rig(Protocol):
         """What smaller images would bring the loader; None where none is larger, or nothing was measured."""
         ...
 
-    def copy_rate(self, batch_size: int, seconds: float) -> float:
-        """Samples/s of copying host batches to the device."""
+    def reads(self, order: Order, cache: Cache, seconds: float) -> float:
+        """As `read_rate`, in this order, from the page cache or the storage behind it. Raises UnmeasuredError."""
+        ...
+
+    def copy_rate(self, batch_size: int, seconds: float, *, pinned: bool) -> float:
+        """Samples/s of copying host batches, in page-locked memory or not, to the device."""
         ...
 
     def boundary_seconds(self, settings: LoaderSettings) -> float:

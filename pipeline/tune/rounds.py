@@ -19,6 +19,7 @@ def run_rounds(
     seconds: float,
     left: Callable[[], float],
     say: Callable[[str], None],
+    between: Callable[[Search], None] = lambda search: None,
 ) -> None:
     """Measure until the search has no more to ask, or time is over; one whole round is always made.
 
@@ -30,6 +31,7 @@ def run_rounds(
         seconds: of one measurement.
         left: seconds of the budget that are left.
         say: reports what is measured now.
+        between: called before each round but the first; it may add trials to the search.
     """
     ceilings: dict[int, Window] = {}
     number, began = -1, rig.clock()
@@ -40,6 +42,7 @@ def run_rounds(
         if number != search.round:
             if number >= 0:
                 _fit(search, rig.clock() - began, left())
+                between(search)
                 if (trial := search.ask()) is None:
                     return
             number, ceilings, began = search.round, {}, rig.clock()

@@ -14,8 +14,9 @@ from .statistics import Interval, paired_ratio
 MIN_ROUNDS = 5
 """Fewer paired rounds support no comparison (design section 6)."""
 
-_DROP_AFTER = 3
 _DROP_BELOW = 0.95
+_FEW_ROUNDS = {1: 0.75, 2: 0.85}
+"""After so few rounds there is no interval: only what lies this far behind the leader leaves."""
 
 Conclusion = Literal["better", "worse", "no difference"]
 
@@ -86,6 +87,7 @@ class Record:
             "settings": None if trial.settings is None else trial.settings.to_dict(),
             "batch_size": trial.batch_size,
             "predicted_samples_per_second": trial.predicted,
+            "predicted": None if trial.prediction is None else trial.prediction.to_dict(),
             "rounds": [measurement.to_dict() for _, measurement in sorted(self.rounds.items())],
             "median": self.medians(),
             "left": self.left,
@@ -136,8 +138,8 @@ def compare(a: Record, b: Record, *, seed: int = 0) -> Comparison | None:
 class Search:
     """Hands out trials round by round; every live trial once a round, starting with another one each time.
 
-    Candidates that are clearly slower than the leader leave early; the user's settings and stock torch stay, because
-    the reader asks about them.
+    Candidates that are far slower than the leader leave after a round or two, those that are clearly slower after
+    three; the user's settings and stock torch stay, because the reader asks about them.
 
     Args:
         trials: with distinct ids.
@@ -147,7 +149,7 @@ class Search:
 
     def __init__(self, trials: Sequence[Trial], *, rounds: int, seed: int = 0) -> None:
         self.records = [Record(trial) for trial in trials]
-        self.rounds = rounds
+        self.rounds = self._asked_rounds = rounds
         self.round = 0
         self.longest_seconds = 0.0  # of one trial in one round with its ceiling
         self._seed = seed
@@ -177,6 +179,18 @@ class Search:
         self.record(trial).rounds[self.round] = measurement
         self._queue = [t for t in self._queue if t.id != trial.id]
 
+    def add(self, trial: Trial) -> None:
+        """Let another trial in, from this round on; rounds are added so that it can have as many as the first ones.
+
+        Raises:
+            ValueError: its id is taken.
+        """
+        if any(record.trial.id == trial.id for record in self.records):
+            raise ValueError(f"a search has a trial {trial.id!r} already")
+        self.records.append(Record(trial))
+        self._queue.append(trial)
+        self.rounds = max(self.rounds, self.round + self._asked_rounds)
+
     def bar(self, trial: Trial, why: str) -> None:
         """Take a trial out of the search for good: it does not fit."""
         record = self.record(trial)
@@ -199,8 +213,6 @@ class Search:
         self.rounds += rounds
 
     def _drop_losers(self) -> None:
-        if self.round + 1 < _DROP_AFTER:
-            return
         running = [r for r in self.records if r.left is None and r.trial.role != "stock" and r.rounds]
         if not running:
             return
@@ -209,10 +221,14 @@ class Search:
             if record is leader or record.trial.role != "candidate":
                 continue
             comparison = compare(record, leader, seed=self._seed)
-            if comparison is not None and comparison.interval.high < _DROP_BELOW:
-                record.left = (
-                    f"left after {self.round + 1} rounds at {comparison.interval.value:.2f} of {leader.trial.label}"
-                )
+            if comparison is not None and _clearly_slower(comparison):
+                rounds = f"{len(record.rounds)} round{'' if len(record.rounds) == 1 else 's'}"
+                record.left = f"left after {rounds} at {comparison.interval.value:.2f} of {leader.trial.label}"
+
+
+def _clearly_slower(comparison: Comparison) -> bool:
+    below = _FEW_ROUNDS.get(comparison.rounds)
+    return comparison.interval.high < _DROP_BELOW if below is None else comparison.interval.value < below
 
 
 @dataclass(frozen=True)

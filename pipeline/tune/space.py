@@ -1,22 +1,23 @@
-"""The space of settings: bounded by what the machine has, and the points worth measuring picked from it."""
+"""The space of settings, bounded by what the machine has."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from ..config import BackendName, LoaderSettings
 from ..loader.engine_backend import batches_ahead
 from .footprint import open_files, pinned_bytes
-from .model import Model
+from .points import Points, joined
 
 TIE = 0.02
 """Settings within this share of the best are equal, and the smaller one is taken (design section 7)."""
 
-_PREFETCH = (2, 4)
-_GPU_SHARES = (0.66, 0.33, 0.5, 0.8)  # the default first: other backends have it too, unused
-_WORTH = 0.85  # predictions err, but not by more than this without the two-point fit showing it
-_HEADROOM = 1.05  # a loader must be this much faster than the step to feed it despite jitter
+_PREFETCH = (2, 4, 8)
+_GPU_SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.66, 0.7, 0.8, 0.9)
+_HARDWARE_LOADS = (0.6, 0.75, 0.9, 1.0)
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,8 @@ def fits(settings: LoaderSettings, limits: Limits, image_size: int) -> bool:
 
 
 def worker_counts(cores: int) -> list[int]:
-    """0, powers of two, three quarters and all of the usable cores, ascending."""
-    counts = {0, cores, max(1, 3 * cores // 4)}
+    """0, powers of two, three quarters of the usable cores, all but one, which launches steps, and all; ascending."""
+    counts = {0, cores, max(1, cores - 1), max(1, 3 * cores // 4)}
     power = 1
     while power < cores:
         counts.add(power)
@@ -76,34 +77,52 @@ def worker_counts(cores: int) -> list[int]:
     return sorted(counts)
 
 
-def all_points(
-    batch_sizes: Sequence[int], limits: Limits, image_size: int, *, pin_memory: bool
-) -> list[LoaderSettings]:
-    """Every point of the space that fits, smallest first.
+def all_points(batch_sizes: Sequence[int], limits: Limits, image_size: int, *, pin_memory: bool) -> Points:
+    """Every point of the space that fits: backend, workers, prefetch, keeping workers, pinning, shares, batch size.
 
-    Workers are kept between epochs throughout; what that saves is measured once, as the cost of an epoch boundary.
+    A knob that does nothing for a backend has its default there, so that no setting is offered twice.
+
+    Args:
+        pin_memory: whether batches can be pinned for the device: then points are offered with and without.
     """
-    points = []
-    for batch_size in sorted(batch_sizes):
-        for workers in worker_counts(limits.cores):
-            for backend in limits.backends:
-                # Without workers every backend decodes in the calling thread: one point stands for all.
-                if workers == 0 and backend != "threads":
-                    continue
-                for prefetch in _PREFETCH if workers else _PREFETCH[:1]:
-                    for share in _GPU_SHARES if backend == "hybrid" else _GPU_SHARES[:1]:
-                        point = LoaderSettings(
-                            backend=backend,
-                            num_workers=workers,
-                            prefetch_factor=prefetch,
-                            persistent_workers=True,
-                            pin_memory=pin_memory,
-                            batch_size=batch_size,
-                            gpu_share=share,
-                        )
-                        if fits(point, limits, image_size):
-                            points.append(point)
-    return points
+    parts = []
+    for backend in limits.backends:
+        bases = [
+            base
+            for batch_size in sorted(batch_sizes)
+            # Without workers every backend decodes in the calling thread: one point stands for all.
+            for workers in worker_counts(limits.cores)
+            if workers or backend == "threads"
+            for prefetch in (_PREFETCH if workers else _PREFETCH[:1])
+            # What is decoded on the device needs no pinned memory.
+            for pin in ((True, False) if pin_memory and backend not in ("dali", "nvjpeg") else (pin_memory,))
+            if fits(
+                base := LoaderSettings(
+                    backend=backend,
+                    num_workers=workers,
+                    prefetch_factor=prefetch,
+                    pin_memory=pin,
+                    batch_size=batch_size,
+                ),
+                limits,
+                image_size,
+            )
+        ]
+        parts.append(_with_the_rest(Points.of(bases), backend))
+    return joined(parts)
+
+
+def _with_the_rest(bases: Points, backend: BackendName) -> Points:
+    """Each point with every value of the knobs that take no host memory."""
+    default = LoaderSettings()
+    # Threads are there again at once; only processes are worth being started anew each epoch, for their memory.
+    persistent = (True, False) if backend == "processes" else (True,)
+    loads = _HARDWARE_LOADS if backend in ("dali", "hybrid") else (default.hw_decoder_load,)
+    shares = _GPU_SHARES if backend == "hybrid" else (default.gpu_share,)
+    place, keep, load, share = (
+        axis.ravel() for axis in np.meshgrid(np.arange(len(bases)), persistent, loads, shares, indexing="ij")
+    )
+    return replace(bases.take(place), persistent_workers=keep.astype(bool), hw_decoder_load=load, gpu_share=share)
 
 
 def size_key(settings: LoaderSettings) -> tuple[int, int, bool, int]:
@@ -113,50 +132,3 @@ def size_key(settings: LoaderSettings) -> tuple[int, int, bool, int]:
     """
     processes = settings.backend == "processes" and settings.num_workers > 0
     return settings.batch_size, settings.num_workers, processes, settings.num_workers * settings.prefetch_factor
-
-
-def shortlist(points: Sequence[LoaderSettings], model: Model, *, count: int) -> list[tuple[LoaderSettings, float]]:
-    """The points to measure, best prediction first, different enough that each can teach something.
-
-    First the smallest point within a tie of the best; then, while places are left, the same with all workers, the best
-    of every other backend, the next larger and the next smaller batch size, deeper prefetch, and the rest by their
-    predictions.
-
-    Returns:
-        (settings, predicted samples/s) pairs, at most `count`.
-    """
-    scored = [(point, rate) for point in points if (rate := model.predict(point)) is not None]
-    if not scored or count < 1:
-        return []
-    best = max(rate for _, rate in scored)
-
-    def enough(point: LoaderSettings) -> bool:
-        """Whether the loader outruns the step with some headroom, or nothing faster exists with this backend."""
-        curve = model.curves[point.backend]
-        wanted = _HEADROOM * model.ceilings[point.batch_size]
-        return curve.rate(point.num_workers) >= min(wanted, 0.98 * curve.rate(curve.cores))
-
-    near = [(p, r) for p, r in scored if r >= (1 - TIE) * best]
-    near.sort(key=lambda pair: (not enough(pair[0]), size_key(pair[0]), -pair[1]))
-    chosen = [near[0]]
-    top = near[0][0]
-
-    def add(pool: list[tuple[LoaderSettings, float]]) -> None:
-        fresh = [pair for pair in pool if pair not in chosen]
-        if fresh and len(chosen) < count:
-            chosen.append(min(fresh, key=lambda pair: (-round(pair[1] / best / TIE), size_key(pair[0]))))
-
-    same_batch = [(p, r) for p, r in scored if p.batch_size == top.batch_size and p.num_workers > 0]
-    most = max((p.num_workers for p, _ in same_batch), default=0)
-    # With all workers whatever was predicted: beside the step fewer may not do, and a short measurement errs.
-    for backend in (top.backend, *sorted({p.backend for p, _ in scored} - {top.backend})):
-        add([(p, r) for p, r in same_batch if p.backend == backend and p.num_workers == most])
-    larger = min((p.batch_size for p, _ in scored if p.batch_size > top.batch_size), default=0)
-    smaller = max((p.batch_size for p, _ in scored if p.batch_size < top.batch_size), default=0)
-    for size in (larger, smaller):
-        add([(p, r) for p, r in scored if p.batch_size == size and p.backend == top.backend and enough(p)])
-    add([(p, r) for p, r in same_batch if p.num_workers == top.num_workers and p.prefetch_factor > top.prefetch_factor])
-    rest = [(p, r) for p, r in scored if r >= _WORTH * best]
-    while len(chosen) < count and any(pair not in chosen for pair in rest):
-        add(rest)
-    return chosen

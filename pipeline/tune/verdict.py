@@ -159,6 +159,10 @@ def describe(settings: LoaderSettings) -> str:
     workers = "no workers" if settings.num_workers == 0 else f"{settings.num_workers} {settings.backend}"
     prefetch = "" if settings.num_workers == 0 else f", prefetch {settings.prefetch_factor}"
     share = ""
+    if settings.backend in ("dali", "hybrid") and settings.num_workers:
+        prefetch += f", hardware share {settings.hw_decoder_load:g}"
+    if settings.backend == "processes" and settings.num_workers and not settings.persistent_workers:
+        share = ", new workers each epoch"
     if settings.backend == "hybrid" and settings.num_workers:
         share = ", greedy" if settings.hybrid_schedule == "greedy" else f", GPU share {settings.gpu_share:g}"
     return f"batch {settings.batch_size}, {workers}{prefetch}{share}"

@@ -229,3 +229,66 @@ def test_a_folder_that_cannot_be_is_an_error(report: dict[str, Any], tmp_path: P
 
     with pytest.raises(ResourceError, match="must be writable"):
         write_report(report, tmp_path / "file" / "sub")
+
+
+def with_parts(report: dict[str, Any]) -> dict[str, Any]:
+    """The report with the model's predictions, a differential table and reading rates."""
+    made = {"util_percent": 96.0, "host_bytes": 3 * 2**20, "device_bytes": 2 * 2**30, "limit": "step"}
+    for trial in report["trials"]:
+        trial["predicted"] = None if trial["role"] == "stock" else {**made, "samples_per_second": 602.0}
+    report["trials"][0]["median"].update(samples_per_second=560.0, util_percent=100.0, peak_bytes=2.5 * 2**30)
+    row = {"wait_share": 0.25, "reason": None}
+    report["differential"] = {
+        "settings": report["trials"][0]["settings"],
+        "batch_size": 64,
+        "rows": [
+            {"stage": "step", "samples_per_second": 1000.0, "seconds_per_sample": 1e-3}
+            | {**row, "added_seconds_per_sample": None},
+            {"stage": "bytes", "samples_per_second": 500.0, "seconds_per_sample": 2e-3}
+            | {**row, "added_seconds_per_sample": 1e-3},
+            {"stage": "storage", "samples_per_second": None, "seconds_per_sample": None}
+            | {"wait_share": None, "added_seconds_per_sample": None, "reason": "LMDB's pages stay"},
+        ],
+    }
+    report["parts"]["reading"] = [
+        {"order": "random", "cache": "warm", "samples_per_second": 9000.0, "reason": None},
+        {"order": "sequential", "cache": "cold", "samples_per_second": None, "reason": "a file system in memory"},
+    ]
+    return report
+
+
+def test_predicted_and_measured_stand_beside_each_other(report: dict[str, Any]) -> None:
+    changed = with_parts(report)
+    for text in (Page(render_html(changed)).text, render_markdown(changed).replace("\\", "")):
+        assert "Predicted and measured" in text
+        # 602 of 560, 96 of 100, 2 of 2.5
+        assert all(error in text for error in ("+7.5%", "-4.0%", "-20.0%"))
+        assert "no prediction" in text  # of stock torch
+
+
+def test_where_each_second_goes(report: dict[str, Any]) -> None:
+    changed = with_parts(report)
+    for text in (Page(render_html(changed)).text, render_markdown(changed).replace("\\", "")):
+        assert "Where each second goes" in text
+        assert "2,000 us" in text
+        assert "+1,000 us" in text
+        assert "not measured: LMDB's pages stay" in text
+        assert "not measured: a file system in memory" in text
+    assert 'aria-labelledby="stages-t' in render_html(changed)
+
+
+def test_a_report_without_predictions_or_stages_has_no_such_sections(report: dict[str, Any]) -> None:
+    for text in (render_html(report), render_markdown(report)):
+        assert "Predicted and measured" not in text
+        assert "Where each second goes" not in text
+
+
+def test_damaged_predictions_and_stages_are_refused(report: dict[str, Any]) -> None:
+    changed = with_parts(report)
+    changed["trials"][0]["predicted"]["samples_per_second"] = "fast"
+    with pytest.raises(ConfigError, match=r"trials\[0\].predicted.samples_per_second"):
+        render_html(changed)
+    changed["trials"][0]["predicted"] = None
+    del changed["differential"]["rows"][1]["reason"]
+    with pytest.raises(ConfigError, match=r"differential.rows\[1\]"):
+        render_html(changed)

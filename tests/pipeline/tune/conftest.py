@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from wellfed.pipeline.config import LoaderSettings
-from wellfed.pipeline.tune.evidence import ResizeGain
 from wellfed.pipeline.training.step_facts import StepFacts
-from wellfed.pipeline.tune.rig import OutOfDeviceMemoryError, Trial
+from wellfed.pipeline.tune.evidence import ResizeGain
+from wellfed.pipeline.tune.rig import OutOfDeviceMemoryError, Trial, UnmeasuredError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,8 @@ class FakeRig:
 
     Attributes:
         step: batch size -> samples/s and utilization on cached batches.
-        loader: settings -> samples/s of the loader; beside the step it reaches `beside` of that.
+        loader: settings -> samples/s of the loader; beside the step it reaches `share_beside` of that.
+        decode_cost: settings -> device seconds that decoding an image there takes from the step.
         wobble: factors by which successive fed windows differ.
         peak: batch size -> bytes.
         loader_bytes: device memory that a loader takes beside the step.
@@ -62,7 +63,7 @@ class FakeRig:
     step: Callable[[int], tuple[float, float | None]] = lambda b: (600.0, 95.0)
     loader: Callable[[LoaderSettings], float] = lambda s: 400.0 * max(1, s.num_workers)
     stock: float = 150.0
-    beside: float = 1.0
+    share_beside: float = 1.0
     wobble: tuple[float, ...] = (1.0, 1.002, 0.998)
     peak: Callable[[int], int | None] = lambda b: (500 + 20 * b) * MEBI
     fails_at: int = 1 << 30
@@ -76,6 +77,9 @@ class FakeRig:
     reading_together: float | None = None
     samples: tuple[float, ...] = (0.002,) * 100
     gain: ResizeGain | None = None
+    pageable: float | None = None
+    no_cold: str | None = None
+    decode_cost: Callable[[LoaderSettings], float] = lambda s: 0.0
     util_reason: str | None = None
     growth_bytes_per_second: float = 0.0
     interrupt_after: int = 1 << 30
@@ -134,9 +138,10 @@ class FakeRig:
         speed, util = self.step(batch_size)
         return self._window(batch_size, speed, util, seconds, 0.0)
 
-    def _fed(self, batch_size: int, alone: float, seconds: float) -> FakeWindow:
+    def _fed(self, batch_size: int, alone: float, seconds: float, taken: float = 0.0) -> FakeWindow:
         top, util = self.step(batch_size)
-        speed = min(top, alone * self.beside) * self.wobble[self.windows % len(self.wobble)]
+        alone = min(alone, 1 / (1 / top + taken))
+        speed = min(top, alone * self.share_beside) * self.wobble[self.windows % len(self.wobble)]
         speed = min(speed, top)
         share = speed / top
         return self._window(batch_size, speed, None if util is None else util * share, seconds, 1 - share)
@@ -145,7 +150,14 @@ class FakeRig:
         self.calls.append(("fed", trial.id))
         self.open_trials.add(trial.id)
         alone = self.stock if trial.settings is None else self.loader(trial.settings)
-        return self._fed(trial.batch_size, alone, seconds)
+        return self._fed(trial.batch_size, alone, seconds, self._taken(trial.settings))
+
+    def _taken(self, settings: LoaderSettings | None) -> float:
+        """Device seconds that decoding takes from each sample of the step."""
+        if settings is None or settings.backend in ("threads", "processes"):
+            return 0.0
+        share = settings.gpu_share if settings.backend == "hybrid" else 1.0
+        return share * self.decode_cost(settings)
 
     def drop(self, trial: Trial) -> None:
         self.open_trials.discard(trial.id)
@@ -175,9 +187,33 @@ class FakeRig:
         self.now += seconds
         return self.gain
 
-    def copy_rate(self, batch_size: int, seconds: float) -> float:
+    def stock_alone(self, batch_size: int, seconds: float) -> float:
         self.now += seconds
-        return self.copying
+        return self.stock
+
+    def beside(self, settings: LoaderSettings, every: int, seconds: float) -> FakeWindow:
+        self.calls.append(("beside", settings.backend, settings.hw_decoder_load, every))
+        speed, util = self.step(settings.batch_size)
+        taken = self.decode_cost(settings) / every
+        return self._window(settings.batch_size, 1 / (1 / speed + taken), util, seconds, 0.0)
+
+    def supplied(self, settings: LoaderSettings, supply: str, seconds: float) -> FakeWindow:
+        self.calls.append(("supplied", supply))
+        if supply == "storage" and self.no_cold:
+            raise UnmeasuredError(self.no_cold)
+        speed = self.loader(settings) * {"bytes": 1.0, "files": 0.9, "storage": 0.5}[supply]
+        return self._fed(settings.batch_size, speed, seconds)
+
+    def reads(self, order: str, cache: str, seconds: float) -> float:
+        self.calls.append(("reads", order, cache))
+        if cache == "cold" and self.no_cold:
+            raise UnmeasuredError(self.no_cold)
+        self.now += seconds
+        return self.reading / (1 if cache == "warm" else 4 if order == "sequential" else 20)
+
+    def copy_rate(self, batch_size: int, seconds: float, *, pinned: bool) -> float:
+        self.now += seconds
+        return self.copying if pinned or not self.pageable else self.pageable
 
     def boundary_seconds(self, settings: LoaderSettings) -> float:
         self.now += 1.0

@@ -85,12 +85,12 @@ def test_slow_reading_is_storage(fake_rig: Any) -> None:
 
 
 def test_a_slow_copy_is_named(fake_rig: Any) -> None:
-    result = run(fake_rig(beside=0.5, copying=500.0))
+    result = run(fake_rig(share_beside=0.5, copying=500.0))
     assert (result.verdict.name, result.verdict.binds) == ("data_limited", "copy")
 
 
 def test_a_loader_that_is_fast_only_by_itself_is_python(fake_rig: Any) -> None:
-    result = run(fake_rig(beside=0.5))
+    result = run(fake_rig(share_beside=0.5))
     assert (result.verdict.name, result.verdict.binds) == ("data_limited", "Python")
 
 

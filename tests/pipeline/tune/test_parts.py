@@ -16,11 +16,13 @@ from wellfed.pipeline.hardware.nvml import GpuProcess, Reading
 from wellfed.pipeline.training.sharing import Sharers, find_sharers
 from wellfed.pipeline.tune import preflight
 from wellfed.pipeline.tune.budget import Budget
+from wellfed.pipeline.tune.differential import differential
 from wellfed.pipeline.tune.footprint import kept_open
 from wellfed.pipeline.tune.memory import MemoryPlan, fit_line
-from wellfed.pipeline.tune.model import Model, fit_curve
+from wellfed.pipeline.tune.model import fit_curve
+from wellfed.pipeline.tune.parts import Plan, measure_parts
 from wellfed.pipeline.tune.preflight import check_sharers, limits_of
-from wellfed.pipeline.tune.space import Limits, all_points, fits, shortlist, waiting_bytes, worker_counts
+from wellfed.pipeline.tune.space import Limits, all_points, fits, waiting_bytes, worker_counts
 
 ROOMY = Limits(cores=4, memory_bytes=None, shm_bytes=None)
 
@@ -43,19 +45,10 @@ def test_faster_than_linear_is_taken_as_linear() -> None:
     assert fit_curve({1: 100.0, 4: 500.0}, cores=4).rate(2) == pytest.approx(250.0)
 
 
-def test_the_slower_part_decides() -> None:
-    model = Model({64: 600.0}, {"threads": fit_curve({1: 200.0}, cores=4)})
-    settings = LoaderSettings(backend="threads", num_workers=2, batch_size=64)
-    assert model.predict(settings) == pytest.approx(400.0)
-    assert model.predict(LoaderSettings(backend="threads", num_workers=4, batch_size=64)) == pytest.approx(600.0)
-    assert model.predict(LoaderSettings(backend="processes", batch_size=64)) is None
-    assert model.predict(LoaderSettings(backend="threads", batch_size=32)) is None
-
-
 def test_worker_counts() -> None:
     assert worker_counts(1) == [0, 1]
     assert worker_counts(2) == [0, 1, 2]
-    assert worker_counts(16) == [0, 1, 2, 4, 8, 12, 16]
+    assert worker_counts(16) == [0, 1, 2, 4, 8, 12, 15, 16]
 
 
 def test_shared_memory_bounds_processes_and_not_threads() -> None:
@@ -66,9 +59,6 @@ def test_shared_memory_bounds_processes_and_not_threads() -> None:
     tight = Limits(cores=4, memory_bytes=None, shm_bytes=64 << 20)
     assert not fits(processes, tight, 224)
     assert fits(threads, tight, 224)
-    points = all_points([64], tight, 224, pin_memory=False)
-    assert {p.num_workers for p in points if p.backend == "threads"} == {0, 1, 2, 3, 4}
-    assert all(p.num_workers <= 2 for p in points if p.backend == "processes")
 
 
 def test_limits_come_from_the_facts() -> None:
@@ -82,7 +72,8 @@ def test_the_open_file_limit_bounds_worker_processes_and_not_threads() -> None:
     facts = [Fact("usable cores", 16), Fact("open files", 1024), Fact("open files now", 30)]
     limits = limits_of(facts, kept_open=128)
     assert limits.open_files == 401
-    points = all_points([64], limits, 224, pin_memory=False)
+    found = all_points([64], limits, 224, pin_memory=False)
+    points = [found.at(place) for place in range(len(found))]
     # 8 and 5 a worker and batch on its way: 16 x (2 + 1) take 248, 16 x (4 + 1) 408.
     processes = {(p.num_workers, p.prefetch_factor) for p in points if p.backend == "processes"}
     assert (16, 2) in processes
@@ -168,24 +159,6 @@ def test_a_shared_gpu_is_refused_by_name_unless_allowed(monkeypatch: pytest.Monk
     assert check_sharers(unknown, allowed=False) == "Whether other programs use the device is not known: no NVML."
 
 
-def test_the_shortlist_starts_with_the_fewest_workers_that_feed_the_step() -> None:
-    model = Model({64: 600.0}, {"threads": fit_curve({1: 400.0, 4: 1600.0}, cores=4)})
-    chosen = shortlist(all_points([64], ROOMY, 224, pin_memory=False), model, count=3)
-    first, predicted = chosen[0]
-    assert (first.backend, first.num_workers, first.prefetch_factor) == ("threads", 2, 2)
-    assert predicted == pytest.approx(600.0)
-    assert [p.num_workers for p, _ in chosen[1:2]] == [4]
-
-
-def test_the_shortlist_holds_every_backend_and_another_batch_size() -> None:
-    curves = {name: fit_curve({4: 400.0}, cores=4) for name in ("threads", "processes")}
-    model = Model({64: 600.0, 128: 610.0}, curves)
-    chosen = [p for p, _ in shortlist(all_points([64, 128], ROOMY, 224, pin_memory=False), model, count=4)]
-    assert {p.backend for p in chosen} == {"threads", "processes"}
-    assert {p.batch_size for p in chosen} == {64, 128}
-    assert len(set(chosen)) == 4
-
-
 def plan(rig: Any, sizes: tuple[int, ...], cap_mebi: int) -> MemoryPlan:
     return MemoryPlan(probe=rig.probe, sizes=sizes, cap_bytes=cap_mebi << 20, cap_share=0.7)
 
@@ -243,19 +216,11 @@ def test_a_budget_sets_the_length_of_a_measurement() -> None:
     assert budget.rates_done()
 
 
-ON_CUDA = Limits(
-    cores=4, memory_bytes=None, shm_bytes=None, backends=("threads", "processes", "dali", "nvjpeg", "hybrid")
-)
-
-
-def test_the_space_holds_the_backends_that_the_device_can_run() -> None:
-    points = all_points([64], ON_CUDA, 224, pin_memory=True)
-    assert {point.backend for point in points} == {"threads", "processes", "dali", "nvjpeg", "hybrid"}
-    assert {point.backend for point in points if point.num_workers == 0} == {"threads"}
-    assert {point.gpu_share for point in points if point.backend == "hybrid"} == {0.66, 0.33, 0.5, 0.8}
-    # A share is the hybrid's: elsewhere it would make two points of one.
-    assert {point.gpu_share for point in points if point.backend != "hybrid"} == {0.66}
-    assert {point.backend for point in all_points([64], ROOMY, 224, pin_memory=True)} == {"threads", "processes"}
+def test_the_time_left_decides_how_many_candidates_are_tried() -> None:
+    # 120 s left hold 24 windows of 2 s with what goes with them: 5 for stock torch, 6 for those that stay
+    assert Budget(180.0, lambda: 60.0, 0.0).candidates(5, fixed=1, most=20) == 13
+    assert Budget(180.0, lambda: 60.0, 0.0).candidates(5, fixed=1, most=8) == 8
+    assert Budget(180.0, lambda: 160.0, 0.0).candidates(5, fixed=1, most=8) == 2
 
 
 def test_backends_that_decode_on_the_device_wait_with_a_bounded_number_of_batches() -> None:
@@ -265,33 +230,79 @@ def test_backends_that_decode_on_the_device_wait_with_a_bounded_number_of_batche
         assert waiting_bytes(settings, 224) == 9 * 64 * 3 * 224 * 224
 
 
-def test_the_hybrid_is_as_fast_as_the_side_that_is_slower_for_its_share() -> None:
-    curves = {
-        "threads": fit_curve({1: 100.0, 8: 800.0}, cores=8),
-        "dali": fit_curve({1: 900.0, 8: 900.0}, cores=8),
-        "hybrid": fit_curve({1: 1.0}, cores=8),
-    }
-    model = Model({64: 5000.0}, curves)
-
-    def predicted(share: float) -> float | None:
-        return model.predict(LoaderSettings(backend="hybrid", num_workers=8, batch_size=64, gpu_share=share))
-
-    # Of 8 workers DALI's host gets 2 and the CPU side 6: 600 samples/s. Faster than linear counts as linear, so DALI's
-    # flat 900 is 900 at any number.
-    assert predicted(0.5) == pytest.approx(600 / 0.5)
-    assert predicted(0.8) == pytest.approx(900 / 0.8)
-    assert predicted(0.66) == pytest.approx(900 / 0.66)
-    assert predicted(0.0) == pytest.approx(600.0)
-    assert predicted(1.0) == pytest.approx(900.0)
-    # Without the sides, what the backend itself did.
-    assert Model({64: 5000.0}, {"hybrid": fit_curve({8: 640.0}, cores=8)}).predict(
-        LoaderSettings(backend="hybrid", num_workers=8, batch_size=64)
-    ) == pytest.approx(640.0)
+CUDA = Limits(cores=8, memory_bytes=None, shm_bytes=None, backends=("threads", "processes", "dali", "nvjpeg", "hybrid"))
 
 
-def test_the_shortlist_tries_the_device_s_backends_too() -> None:
-    curves: dict[str, Any] = {name: fit_curve({4: 400.0}, cores=4) for name in ON_CUDA.backends}
-    chosen = [
-        p for p, _ in shortlist(all_points([64], ON_CUDA, 224, pin_memory=True), Model({64: 600.0}, curves), count=6)
+def measured(rig: Any, limits: Limits = CUDA, *, stop: Any = lambda: False, pin_memory: bool = True) -> Any:
+    memory = plan(rig, (64, 256), 60_000)
+    memory.start()
+    return measure_parts(rig, memory, limits, Plan(0.5, 224, pin_memory, 70.0, (), stop))
+
+
+def test_decoding_beside_the_step_is_measured_at_two_hardware_shares(fake_rig: Any) -> None:
+    # given a step of 1,000 samples/s (saturated from batch 64 on) from which DALI takes 200 us an image at a share of
+    # 0.75 and 100 us at 1.0, and of which 4 workers give 900: less than the step takes, so every second batch
+    costs = {0.75: 200e-6, 1.0: 100e-6}
+    rig = fake_rig(
+        step=lambda b: (1000.0, 95.0),
+        loader=lambda s: 900.0 if s.backend == "dali" else 100.0 * s.num_workers,
+        decode_cost=lambda s: costs[s.hw_decoder_load],
+    )
+    rates = measured(rig)
+    assert [call for call in rig.calls if call[0] == "beside"] == [
+        ("beside", "dali", 0.75, 2),
+        ("beside", "dali", 1.0, 2),
     ]
-    assert {p.backend for p in chosen} == set(ON_CUDA.backends)
+    assert rates.decode_costs()["dali"] == pytest.approx(costs)
+    # Beside the step with half of the images: 1 / (1 / 1000 + 0.5 x 200 us), far from what either side could give.
+    model = rates.model(8)
+    prediction = model.predict(LoaderSettings(backend="hybrid", num_workers=8, batch_size=64, gpu_share=0.5))
+    assert prediction is not None
+    assert prediction.samples_per_second == pytest.approx(1 / 1.1e-3)
+
+
+def test_reading_is_measured_cold_and_warm_in_both_orders_or_says_why_not(fake_rig: Any) -> None:
+    rates = measured(fake_rig(reading=1000.0), ROOMY)
+    assert rates.reads == {
+        ("random", "warm"): 1000.0,
+        ("sequential", "warm"): 1000.0,
+        ("random", "cold"): 50.0,
+        ("sequential", "cold"): 250.0,
+    }
+    without = measured(fake_rig(no_cold="tmpfs keeps its pages"), ROOMY)
+    assert without.reads["random", "cold"] == "tmpfs keeps its pages"
+    assert {"order": "random", "cache": "cold", "samples_per_second": None, "reason": "tmpfs keeps its pages"} in (
+        without.parts_to_dict()["reading"]
+    )
+
+
+def test_where_time_is_short_only_a_ceiling_and_one_loader_are_measured(fake_rig: Any) -> None:
+    rig = fake_rig()
+    rates = measured(rig, stop=lambda: True)
+    assert len(rates.ceilings) == 1
+    assert len(rates.loaders) == 1
+    assert rates.beside == []
+    assert set(rates.reads.values()) == {"the time for measuring parts was over"}
+
+
+def test_copies_are_measured_pinned_and_not_where_batches_can_be_pinned(fake_rig: Any) -> None:
+    rates = measured(fake_rig(copying=9000.0, pageable=4000.0))
+    assert (rates.copy_rates, rates.copy_rate) == ({True: 9000.0, False: 4000.0}, 9000.0)
+    assert measured(fake_rig(), ROOMY, pin_memory=False).copy_rates == {False: 1_000_000.0}
+
+
+def test_a_differential_says_what_each_part_adds(fake_rig: Any) -> None:
+    # given a step of 600 samples/s and loaders of 500 from memory, 450 from files and 250 from the storage
+    rig = fake_rig(loader=lambda s: 500.0, wobble=(1.0,))
+    table = differential(rig, LoaderSettings(batch_size=64), seconds=1.0).to_dict()
+    assert [row["stage"] for row in table["rows"]] == ["step", "bytes", "files", "storage"]
+    assert [row["samples_per_second"] for row in table["rows"]] == pytest.approx([600, 500, 450, 250])
+    added = [row["added_seconds_per_sample"] for row in table["rows"]]
+    assert added[0] is None
+    assert added[1:] == pytest.approx([1 / 500 - 1 / 600, 1 / 450 - 1 / 500, 1 / 250 - 1 / 450])
+
+
+def test_a_stage_that_cannot_be_measured_keeps_its_reason(fake_rig: Any) -> None:
+    rig = fake_rig(no_cold="LMDB's pages stay")
+    last = differential(rig, LoaderSettings(batch_size=64), seconds=1.0).to_dict()["rows"][-1]
+    assert (last["samples_per_second"], last["reason"]) == (None, "LMDB's pages stay")

@@ -58,14 +58,36 @@ def test_rounds_are_interleaved_and_start_with_another_trial_each_time(measureme
     assert "".join(order) == "abcbcacab"
 
 
-def test_clear_losers_leave_after_three_rounds_and_stock_and_present_stay(measurement: Any) -> None:
-    speeds = {"fast": 500.0, "slow": 300.0, "present": 200.0, "stock": 100.0}
-    trials = [trial("fast"), trial("slow"), trial("present", role="current"), trial("stock", role="stock")]
+def test_losers_leave_the_sooner_the_slower_and_stock_and_present_stay(measurement: Any) -> None:
+    speeds = {"fast": 500.0, "near": 465.0, "slow": 405.0, "slowest": 300.0, "present": 200.0, "stock": 100.0}
+    trials = [trial(name) for name in ("fast", "near", "slow", "slowest")]
+    trials += [trial("present", role="current"), trial("stock", role="stock")]
     search = Search(trials, rounds=5)
     while (asked := search.ask()) is not None:
         search.tell(asked, measurement(speeds[asked.id]))
-    assert {r.trial.id: len(r.rounds) for r in search.records} == {"fast": 5, "slow": 3, "present": 5, "stock": 5}
-    assert search.record(trials[1]).left == "left after 3 rounds at 0.60 of fast"
+    rounds = {r.trial.id: len(r.rounds) for r in search.records}
+    # 0.60 of the leader after one round, 0.81 after two, 0.93 after three
+    assert rounds == {"fast": 5, "near": 3, "slow": 2, "slowest": 1, "present": 5, "stock": 5}
+    assert search.record(trials[3]).left == "left after 1 round at 0.60 of fast"
+    assert search.record(trials[1]).left == "left after 3 rounds at 0.93 of fast"
+
+
+def test_a_trial_that_comes_later_gets_as_many_rounds(measurement: Any) -> None:
+    search = Search([trial("a"), trial("b")], rounds=5)
+    order = []
+    while (asked := search.ask()) is not None:
+        order.append(asked.id)
+        search.tell(asked, measurement(100.0))
+        if len(order) == 2:
+            assert search.ask() is not None  # round 2 has begun
+            search.add(trial("late"))
+    assert {r.trial.id: sorted(r.rounds) for r in search.records} == {
+        "a": [0, 1, 2, 3, 4, 5],
+        "b": [0, 1, 2, 3, 4, 5],
+        "late": [1, 2, 3, 4, 5],
+    }
+    with pytest.raises(ValueError, match="late"):
+        search.add(trial("late"))
 
 
 def test_better_and_worse_need_five_rounds_and_an_interval_without_one(measurement: Any) -> None:

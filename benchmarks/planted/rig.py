@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,9 @@ from wellfed.pipeline.config import LoaderSettings
 from wellfed.pipeline.training import MemoryProbe, Step, StepSpec, Window, build_step, measure
 from wellfed.pipeline.training.host_memory import HostMemory
 from wellfed.pipeline.training.simulated import Preset, SimulatedAccelerator
+from wellfed.pipeline.training.variants import Variant
 from wellfed.pipeline.tune.evidence import ResizeGain
-from wellfed.pipeline.tune.rig import OutOfDeviceMemoryError, Trial
+from wellfed.pipeline.tune.rig import Cache, Order, OutOfDeviceMemoryError, Supply, Trial
 from wellfed.pipeline.tune.statistics import Interval
 
 from .pipeline import Batches, Clock, Plant, host_batch
@@ -75,7 +77,7 @@ class VirtualRig:
     def clock(self) -> float:
         return self.now()
 
-    def probe(self, batch_size: int) -> MemoryProbe:
+    def probe(self, batch_size: int, settings: LoaderSettings | None = None) -> MemoryProbe:
         device = _Accelerator(self.plant, Clock())
         try:
             step = build_step(self._spec, device, batch_size)
@@ -83,6 +85,10 @@ class VirtualRig:
         except torch.OutOfMemoryError:
             return MemoryProbe(batch_size=batch_size, peak_bytes=None, out_of_memory=True, error=None)
         return MemoryProbe(batch_size=batch_size, peak_bytes=window.peak_bytes, out_of_memory=False, error=None)
+
+    def probe_variant(self, batch_size: int, variant: Variant) -> MemoryProbe:
+        reason = "a simulated step has no model"
+        return MemoryProbe(batch_size=batch_size, peak_bytes=None, out_of_memory=False, error=reason)
 
     def ceiling(self, batch_size: int, seconds: float) -> Window:
         return self._run(batch_size, lambda: self._cached(self.accelerator, batch_size), seconds)
@@ -100,14 +106,40 @@ class VirtualRig:
         self._feeds.clear()
 
     def loader_alone(self, settings: LoaderSettings, seconds: float) -> float:
-        feed = self._batches(settings, settings.batch_size)
-        for _ in range(settings.num_workers * settings.prefetch_factor + 1):
+        ready = settings.num_workers * settings.prefetch_factor
+        return self._alone(self._batches(settings, settings.batch_size), ready, seconds)
+
+    def stock_alone(self, batch_size: int, seconds: float) -> float:
+        return self._alone(self._batches(None, batch_size), 0, seconds)
+
+    def _alone(self, feed: Batches, ready: int, seconds: float) -> float:
+        for _ in range(ready + 1):
             next(feed)
         started = self.now()
         samples = 0
         while self.now() - started < seconds:
             samples += len(self.accelerator.copy(next(feed))[0])
         return samples / (self.now() - started)
+
+    def beside(self, settings: LoaderSettings, every: int, seconds: float) -> Window:
+        cached, feed = self._cached(self.accelerator, settings.batch_size), self._batches(settings, settings.batch_size)
+
+        def paced() -> Iterator[Any]:
+            for number, batch in enumerate(cached):
+                if number % every == 0:
+                    next(feed)
+                yield batch
+
+        return self._run(settings.batch_size, paced, seconds)
+
+    def supplied(self, settings: LoaderSettings, supply: Supply, seconds: float) -> Window:
+        # The planted disk has no page cache.
+        plant = replace(self.plant, read_seconds=0.0, storage_rate=1e12) if supply == "bytes" else self.plant
+        feed = self._batches(settings, settings.batch_size, plant)
+        return self._run(settings.batch_size, lambda: feed, seconds)
+
+    def reads(self, order: Order, cache: Cache, seconds: float) -> float:
+        return self.parallel_read_rate(1, seconds)
 
     def read_rate(self, seconds: float) -> float:
         return self.parallel_read_rate(1, seconds)
@@ -130,7 +162,7 @@ class VirtualRig:
         ratio = self.plant.resize_times * self._noise()
         return ResizeGain(256, 512, Interval(ratio, 0.97 * ratio, 1.03 * ratio))
 
-    def copy_rate(self, batch_size: int, seconds: float) -> float:
+    def copy_rate(self, batch_size: int, seconds: float, *, pinned: bool) -> float:
         self.now.sleep(seconds)
         return self.plant.copy_rate * self._noise()
 
@@ -149,8 +181,8 @@ class VirtualRig:
     def _noise(self) -> float:
         return float(self._random.normal(1.0, 0.02))
 
-    def _batches(self, settings: LoaderSettings | None, batch_size: int) -> Batches:
-        return Batches(self.plant, settings, batch_size, self._spec.image_size, self.now, self._random)
+    def _batches(self, settings: LoaderSettings | None, batch_size: int, plant: Plant | None = None) -> Batches:
+        return Batches(plant or self.plant, settings, batch_size, self._spec.image_size, self.now, self._random)
 
     def _cached(self, device: _Accelerator, batch_size: int) -> Iterator[Any]:
         resident = [device.copy(host_batch(batch_size, self._spec.image_size)) for _ in range(_CACHED)]

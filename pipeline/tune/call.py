@@ -36,6 +36,7 @@ def tune(
     base_lr: float | None = None,
     base_batch: int | None = None,
     global_batch: int | None = None,
+    allow_shared_gpu: bool = False,
     progress: Callable[[str, float], None] | None = None,
 ) -> TuneOutcome:
     """Find the loader settings and the batch size that keep the device fed, by measuring against a training step.
@@ -56,6 +57,7 @@ def tune(
         budget_seconds, hold_seconds: seconds, or text as "3m".
         optimizer, base_lr, base_batch, global_batch: for advice on the learning rate and on accumulation; see
             `TuneRequest`, as for the rest.
+        allow_shared_gpu: measure also where other programs compute on the device.
         progress: called with a message and the share done, 0..1.
 
     Returns:
@@ -65,8 +67,8 @@ def tune(
     Raises:
         UsageError: no such dataset, step or device; a step that child processes cannot import.
         ConfigError: a value out of range.
-        ResourceError: nothing fits under the memory cap.
-        StepError: the step raised.
+        ResourceError: nothing fits under the memory cap, or others use the device.
+        StepError: the step raised, hung, ended its process, or keeps too much memory.
         KeyboardInterrupt: before the first whole round.
     """
     from ..formats import Source
@@ -100,6 +102,7 @@ def tune(
         base_lr=base_lr,
         base_batch=base_batch,
         global_batch=global_batch,
+        allow_shared_gpu=allow_shared_gpu,
     )
     return run_tune(request, source=source if isinstance(source, Source) else None, progress=progress)
 

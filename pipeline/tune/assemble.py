@@ -14,7 +14,6 @@ from ..hardware import Fact, versions
 from ..loader.step_source import step_source_sha256
 from ..training import Accelerator, StepSpec
 from .batch_advice import BatchAdvice
-from .evidence import slow_samples
 from .result import Result
 
 

@@ -304,7 +304,6 @@ class MachineRig:
                 rate_of=lambda source, length: self._rate_of(_Feed(self._loader(settings, source)), settings, length),
             )
 
-
     def copy_rate(self, batch_size: int, seconds: float, *, pinned: bool) -> float:
         return copying_rate(
             self._accelerator, batch_size, self._spec.image_size, seconds, pinned=pinned, clock=self._clock

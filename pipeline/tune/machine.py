@@ -30,6 +30,7 @@ from ..training import (
 from ..training.stall import guarded_from_stalls
 from ..training.variants import Variant
 from .evidence import ResizeGain, read_in_parallel, resize_gain
+from .feed import Feed, paced
 from .rig import Cache, Order, OutOfDeviceMemoryError, Probe, Supply, Trial
 from .step_notes import refuse_fault
 from .supply import SuppliedSource, some_rows
@@ -60,42 +61,6 @@ def repeat_times(samples: int, batch_size: int) -> int:
     return max(1, math.ceil(MIN_EPOCH_BATCHES * batch_size / samples))
 
 
-class _Feed:
-    """Batches of a loader without end, epoch after epoch."""
-
-    def __init__(self, loader: Any) -> None:
-        self.loader = loader
-        self.epochs_crossed = 0
-        self._iterator: Iterator[Any] = iter(loader)
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        try:
-            return next(self._iterator)
-        except StopIteration:
-            self.epochs_crossed += 1
-            self._iterator = iter(self.loader)
-            return next(self._iterator)
-
-    def close(self) -> None:
-        close = getattr(self._iterator, "close", None)
-        if close is not None:
-            close()
-        close = getattr(self.loader, "close", None)
-        if close is not None:
-            close()
-
-
-def _paced(batches: Iterator[Any], feed: _Feed, every: int) -> Iterator[Any]:
-    """The batches, with one taken from the feed and thrown away before every so many."""
-    for number, batch in enumerate(batches):
-        if number % every == 0:
-            next(feed)
-        yield batch
-
-
 class MachineRig:
     """Implements `rig.Rig`; a context manager that closes every loader, step and worker, also on Ctrl-C.
 
@@ -124,7 +89,7 @@ class MachineRig:
         self._accelerator = accelerator
         self._seed = seed
         self._clock = clock
-        self._feeds: dict[str, _Feed] = {}
+        self._feeds: dict[str, Feed] = {}
         self._steps: dict[int, Step] = {}
         self._cached: dict[int, CachedBatches] = {}
         self._turned_to: int | None = None
@@ -227,7 +192,7 @@ class MachineRig:
     def stock_alone(self, batch_size: int, seconds: float) -> float:
         return self._rate_of(self._open(None, batch_size), None, seconds)
 
-    def _rate_of(self, opened: _Feed, settings: LoaderSettings | None, seconds: float) -> float:
+    def _rate_of(self, opened: Feed, settings: LoaderSettings | None, seconds: float) -> float:
         with closing(opened) as feed:
             self._drain(feed, settings)
             started = now = self._clock()
@@ -246,7 +211,7 @@ class MachineRig:
         feed = self._open(settings, settings.batch_size)
         try:
             self._drain(feed, settings)
-            batches = _paced(self._batches(settings.batch_size), feed, every)
+            batches = paced(self._batches(settings.batch_size), feed, every)
             self._measure(step, batches, seconds, max_steps=_WARM_STEPS * every)
             return self._measure(step, batches, seconds)
         finally:
@@ -260,7 +225,7 @@ class MachineRig:
         self._turn_to(settings.batch_size)
         step = self._step(settings.batch_size)
         some = SuppliedSource(self._source, some_rows(self._source), supply)
-        feed = _Feed(self._loader(settings, some))
+        feed = Feed(self._loader(settings, some))
         try:
             self._warm(step, feed, settings, seconds)
             return self._measure(step, feed, seconds)
@@ -280,7 +245,7 @@ class MachineRig:
     def sample_seconds(self, seconds: float) -> list[float]:
         taken: list[float] = []
         one = LoaderSettings(backend="threads", num_workers=0, batch_size=1, pin_memory=False)
-        with closing(_Feed(self._loader(one))) as feed:
+        with closing(Feed(self._loader(one))) as feed:
             next(feed)  # opens files
             started = before = self._clock()
             while before - started < seconds and len(taken) < _MOST_SAMPLES:
@@ -301,7 +266,7 @@ class MachineRig:
                 seconds=seconds,
                 seed=self._seed,
                 clock=self._clock,
-                rate_of=lambda source, length: self._rate_of(_Feed(self._loader(settings, source)), settings, length),
+                rate_of=lambda source, length: self._rate_of(Feed(self._loader(settings, source)), settings, length),
             )
 
     def copy_rate(self, batch_size: int, seconds: float, *, pinned: bool) -> float:
@@ -325,7 +290,7 @@ class MachineRig:
         with self._loader(settings) as loader:
             position = self._position(loader, samples_before_boundary)
             loader.load_state_dict({**loader.state_dict(), "position": position})
-            yield _MachineHold(self, _Feed(loader), settings)
+            yield _MachineHold(self, Feed(loader), settings)
 
     def epoch_samples(self, batch_size: int) -> int:
         return len(self._source) * repeat_times(len(self._source), batch_size)
@@ -354,10 +319,10 @@ class MachineRig:
         )
         return make_loader(self._repeated(settings.batch_size, source), config)
 
-    def _open(self, settings: LoaderSettings | None, batch_size: int) -> _Feed:
+    def _open(self, settings: LoaderSettings | None, batch_size: int) -> Feed:
         if settings is not None:
-            return _Feed(self._loader(settings))
-        return _Feed(
+            return Feed(self._loader(settings))
+        return Feed(
             stock_loader(
                 self._repeated(batch_size), batch_size=batch_size, image_size=self._spec.image_size, seed=self._seed
             )
@@ -377,7 +342,7 @@ class MachineRig:
                 watched, watched_batches, self._accelerator, seconds=seconds, max_steps=max_steps, clock=self._clock
             )
 
-    def _drain(self, feed: _Feed, settings: LoaderSettings | None) -> None:
+    def _drain(self, feed: Feed, settings: LoaderSettings | None) -> None:
         """Take what was made ready beforehand: a window that begins with a full queue flatters the loader."""
         ready = 1 if settings is None else 1 + settings.num_workers * settings.prefetch_factor
         if settings is not None and settings.backend != "processes":
@@ -389,7 +354,7 @@ class MachineRig:
             if self._clock() - asked > _WAITED_SECONDS:  # this one was not ready: the queue is empty
                 return
 
-    def _warm(self, step: Step, feed: _Feed, settings: LoaderSettings | None, seconds: float) -> None:
+    def _warm(self, step: Step, feed: Feed, settings: LoaderSettings | None, seconds: float) -> None:
         self._drain(feed, settings)
         workers = 0 if settings is None or settings.backend != "processes" else settings.num_workers
         self._measure(step, feed, seconds, max_steps=1 if settings is None else _WARM_STEPS + workers)
@@ -424,7 +389,7 @@ class MachineRig:
 
 
 class _MachineHold:
-    def __init__(self, rig: MachineRig, feed: _Feed, settings: LoaderSettings) -> None:
+    def __init__(self, rig: MachineRig, feed: Feed, settings: LoaderSettings) -> None:
         self._rig = rig
         self._feed = feed
         self._settings = settings

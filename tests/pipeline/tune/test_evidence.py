@@ -75,7 +75,7 @@ def test_a_gain_that_does_not_reach_or_does_not_help_is_said_as_such(
 
 
 def test_resizing_is_measured_only_where_decoding_binds(fake_rig: Any) -> None:
-    for rig in (fake_rig(), fake_rig(loader=slow_loader, reading=100.0), fake_rig(beside=0.5)):
+    for rig in (fake_rig(), fake_rig(loader=slow_loader, reading=100.0), fake_rig(share_beside=0.5)):
         run(rig)
         assert not [call for call in rig.calls if call[0] == "resize"]
 

@@ -8,8 +8,9 @@ from ..hardware.nvml import GpuProcess, Reading
 
 __all__ = ["Sharers", "find_sharers"]
 
-UNLISTED_BYTES = 512 << 20
-"""More than this in use without a process that NVML lists is somebody's whom a container hides, not the driver's."""
+UNLISTED_BYTES = 2 << 30
+"""More than this in use without a process that NVML lists is somebody's whom a container hides, not the driver's own:
+an idle H200 has 0.6 GiB in use where NVML does not tell apart what the driver reserves."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,6 +29,7 @@ from ..training import (
 )
 from ..training.stall import guarded_from_stalls
 from ..training.variants import Variant
+from .batch_advice import OptimizerFacts, optimizer_facts
 from .evidence import ResizeGain, read_in_parallel, resize_gain
 from .feed import Feed, paced
 from .rig import Cache, Order, OutOfDeviceMemoryError, Probe, Supply, Trial
@@ -91,6 +92,7 @@ class MachineRig:
         self._clock = clock
         self._feeds: dict[str, Feed] = {}
         self._steps: dict[int, Step] = {}
+        self._optimizers: dict[int, OptimizerFacts] = {}
         self._cached: dict[int, CachedBatches] = {}
         self._turned_to: int | None = None
 
@@ -174,10 +176,9 @@ class MachineRig:
         if feed is not None:
             feed.close()
 
-    def optimizer_of(self, batch_size: int) -> Any:
-        """The optimizer of the step at this batch size; None where the step shows none, or was not built."""
-        step = self._steps.get(batch_size)
-        return None if step is None else step.optimizer
+    def optimizer_of(self, batch_size: int) -> OptimizerFacts:
+        """What the step at this batch size showed of its optimizer when it was built; nothing where it was not."""
+        return self._optimizers.get(batch_size, OptimizerFacts(None, None))
 
     def release_device(self) -> None:
         self.close()
@@ -332,6 +333,8 @@ class MachineRig:
         step = self._steps.get(batch_size)
         if step is None:
             step = self._steps[batch_size] = build_step(self._spec, self._accelerator, batch_size)
+            # Facts alone: the optimizer would keep its memory on the device when the step is released.
+            self._optimizers[batch_size] = optimizer_facts(step.optimizer)
         return step
 
     def _measure(self, step: Step, batches: Iterator[Any], seconds: float, max_steps: int | None = None) -> Window:

@@ -16,7 +16,7 @@ from ..loader.ranks import found_ranks
 from ..loader.usable import usable_backends
 from ..training import Accelerator, StepSpec, open_accelerator
 from .assemble import dataset_facts, device_facts, report, tuned_config
-from .batch_advice import advise_batch, optimizer_facts
+from .batch_advice import advise_batch
 from .driver import Device, Driver, Progress, quiet
 from .footprint import kept_open
 from .machine import MachineRig, repeat_times
@@ -126,7 +126,7 @@ def run_tune(
             batch_size,
             world_size=found_ranks(None, None)[1],
             samples=len(on.source),
-            own=optimizer_facts(on.rig.optimizer_of(batch_size)),
+            own=on.rig.optimizer_of(batch_size),
         )
         if len(on.source) < tuned.settings.batch_size:
             result.notes.append(

@@ -19,7 +19,7 @@ from wellfed.pipeline.training.probe import group_of_one
 from wellfed.pipeline.training.simulated import CONTEXT_BYTES, MODELS
 
 STEPS = """
-import os, subprocess, sys, threading
+import os, subprocess, sys, threading, torch
 
 def good():
     print("a line on standard output")
@@ -71,6 +71,23 @@ def start_a_process():
     with open("pids.tmp", "w") as f:
         f.write(f"{os.getpid()} {child.pid}")
     os.rename("pids.tmp", "pids")
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(192, 8), torch.nn.Linear(8, 192))
+
+    def forward(self, x):
+        return self.layers(x)
+
+def modelled():
+    model = torch.nn.Sequential(Block(), Block())
+    def step(images, labels):
+        loss = model(images.flatten(1).float()).square().mean()
+        loss.backward()
+        return loss
+    step.model = model
+    return step
 
 def hang():
     start_a_process()
@@ -192,6 +209,16 @@ def test_the_loader_that_feeds_the_step_counts(steps: Path, image_folder: Path) 
     assert len(probe.facts.call_seconds) > 12
     assert probe.peak_bytes is not None
     assert probe.peak_bytes > CONTEXT_BYTES
+
+
+def test_a_variant_of_the_model_is_tried_or_told_why_not(steps: Path) -> None:
+    tried = probe_memory(spec("modelled"), "simulated", 4, timeout_seconds=100, variant="checkpointing")
+    assert (tried.error, tried.fault) == (None, None)
+    assert tried.facts is not None
+    assert (tried.facts.parameters_on, tried.facts.loss_finite) == ("cpu", True)
+
+    without = probe_memory(spec("good"), "simulated", 4, timeout_seconds=100, variant="autocast")
+    assert (without.error, without.fault, without.peak_bytes) == ("the step has no `model`", None, None)
 
 
 PARENT = """

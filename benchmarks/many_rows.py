@@ -1,6 +1,6 @@
 """Memory and rate of converting a manifest of very many rows, with tiny images.
 
-    python benchmarks/many_rows.py --rows 1000000 --work FOLDER > result.json
+    python -m benchmarks.many_rows --rows 1000000 --work FOLDER > result.json
 
 A CSV of `--rows` rows points at 1,000 PNG images of 8 x 8 pixels in 100 classes; each 50th row names a file that is not
 there, and is rejected. Memory is read each second: anonymous memory of wellfed's main process and of its workers (what
@@ -21,9 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from benchmarks.common.process import environment, tree
+from .common.process import environment, tree
 
 IMAGES, CLASSES, MISSING = 1000, 100, 50
 REJECTS_EXIT = 3

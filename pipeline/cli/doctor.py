@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import platform
-from importlib import metadata
 from typing import Any
 
 import typer
@@ -51,15 +49,10 @@ def doctor(
 
 
 def _versions() -> dict[str, str | None]:
-    from .. import __version__
+    from ..hardware import versions
 
-    versions: dict[str, str | None] = {"wellfed": __version__, "python": platform.python_version()}
-    for name in DISTRIBUTIONS:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            versions[name] = None
-    return versions
+    found = versions()
+    return {name: found.get(name) for name in ("wellfed", "python", *DISTRIBUTIONS)}
 
 
 def _decoders() -> dict[str, str]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..atomic import write_atomically
 from ..config import TunedConfig
-from ..errors import ResourceError
 from ..formats import Source
 from ..loader import DataLoader, ImageLoader
 
@@ -41,15 +40,7 @@ class TuneOutcome:
         Raises:
             ResourceError: the place cannot be written.
         """
-        path = Path(path)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(self.tuned.to_json(), "utf-8")
-            temporary.replace(path)
-        except OSError as error:
-            temporary.unlink(missing_ok=True)
-            raise ResourceError(f"{path} must be writable", got=str(error), remedy="Choose another place.") from error
+        write_atomically(Path(path), self.tuned.to_json())
 
     def loader(self, **overrides: Any) -> ImageLoader:
         """A loader with the tuned settings over the dataset, for training: shuffled, whole batches, `augment="train"`.

@@ -77,7 +77,7 @@ def test_memory_of_a_tree_holds_its_children(load: Load) -> None:
 
 
 def test_many_rows_counts_them_and_what_they_take() -> None:
-    command = [sys.executable, "benchmarks/many_rows.py", "--rows", "300", "--workers", "1"]
+    command = [sys.executable, "-m", "benchmarks.many_rows", "--rows", "300", "--workers", "1"]
     ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=True)
 
     found = json.loads(ended.stdout)

@@ -12,7 +12,7 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -31,6 +31,9 @@ from .batch import BatchDecoder, BatchTask, HostBatch
 __all__ = ["ProcessesBackend", "check_shared_memory", "shared_memory_available", "start_method"]
 
 SHARED_MEMORY = "/dev/shm"
+
+_END_SECONDS = 5.0
+"""For a worker to end after SIGTERM; giving back the memory of a program that uses a GPU takes a moment."""
 
 
 class ProcessesBackend:
@@ -103,6 +106,7 @@ class ProcessesBackend:
         if workers is not None:
             # torch ends workers when the iterator is collected; a traceback may keep it alive for long, so do not wait.
             workers._shutdown_workers()
+            _await_end(workers._workers)
 
 
 class _ProcessStream:
@@ -181,6 +185,15 @@ class _Batches(Dataset[Any]):
 
 def _unchanged(batch: Any) -> Any:
     return batch
+
+
+def _await_end(workers: Iterable[multiprocessing.process.BaseProcess]) -> None:
+    """Return when no worker is left: torch 2.11 was seen to return while one that hung was still ending."""
+    for worker in workers:
+        worker.join(_END_SECONDS)
+        if worker.is_alive():
+            worker.kill()
+            worker.join(_END_SECONDS)
 
 
 def _end_with_parent(pid: int | None, worker: int) -> None:

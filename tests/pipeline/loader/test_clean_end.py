@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -110,6 +111,26 @@ def test_a_loader_with_processes_is_iterated_again_after_an_interrupt(image_fold
         assert not multiprocessing.active_children()
         # then new workers load the next epoch
         assert len(list(loader)) == 6
+
+
+def deaf(batch: Any) -> Any:
+    """As a worker whose memory is long in being given back: a signal does not end it."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(600)
+    return batch
+
+
+def test_a_worker_that_outlives_the_signal_is_gone_once_the_loader_is_closed(
+    image_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.5)
+    monkeypatch.setattr("wellfed.pipeline.loader.processes._END_SECONDS", 0.5)
+    loader = DataLoader(
+        image_folder, batch_size=2, image_size=8, num_workers=1, backend="processes", transform=deaf, timeout=1
+    )
+    with loader, pytest.raises(WorkerError, match="timeout"):
+        next(iter(loader))
+    assert not multiprocessing.active_children()
 
 
 @pytest.mark.parametrize("alive", [False, True])

@@ -57,6 +57,15 @@ def test_the_slower_part_decides() -> None:
     assert model.predict(settings_of(batch_size=32)) is None
 
 
+def test_a_library_that_was_not_run_beside_the_step_takes_from_it_what_the_other_does() -> None:
+    model = dataclasses.replace(
+        H200, ceilings={256: 4_600.0}, curves={"nvjpeg": linear(13_000.0), "dali": linear(20_000.0)}
+    )
+    dali, nvjpeg = (speed(model, settings_of(name, num_workers=4, batch_size=256)) for name in ("dali", "nvjpeg"))
+    assert dali == pytest.approx(1 / (1 / 4_600 + 20.4e-6))
+    assert nvjpeg == pytest.approx(dali)
+
+
 def test_predictions_agree_with_what_an_h200_did() -> None:
     # given the parts, then the fed runs of the same file: medians 10,167, 10,736 and 10,662 samples/s
     dali = speed(H200, settings_of("dali", num_workers=8, batch_size=256))

@@ -233,3 +233,6 @@ class _Hold:
             self._left += self._rig.epoch_samples(self._settings.batch_size)
             self.epochs_crossed += 1
         return window
+
+    def worker_bytes(self) -> dict[int, int]:
+        return {}

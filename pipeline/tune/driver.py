@@ -10,6 +10,7 @@ from statistics import median
 
 from ..config import LoaderSettings, TuneRequest
 from ..errors import ResourceError
+from .boundary import BUDGET_SHARE, measure_boundaries
 from .budget import Budget
 from .candidates import BATCH_SIZES, MOST_CANDIDATES, Candidates
 from .differential import RUNS, differential
@@ -117,6 +118,7 @@ class Driver:
             self._stage("rates", self._measure_parts)
             self._stage("search", self._search)
             self._stage("differential", self._tell_apart)
+            self._stage("boundary", self._judge_persistence)
             self._stage("hold", self._hold)
             self._stage("advice", self._weigh_advice)
         except KeyboardInterrupt:
@@ -137,6 +139,7 @@ class Driver:
             return False
         done = min(len(record.rounds) for record in live)
         stage = next(reversed(result.seconds))  # the one that has just ended
+        stage = {"boundary": "measuring of epoch boundaries"}.get(stage, stage)
         result.interrupted, result.chosen = True, chosen
         result.comparisons = comparisons(result.records, chosen, seed=self.request.seed)
         held = "" if result.hold is not None else ", and nothing was held: the verdict rests on the rounds"
@@ -242,7 +245,7 @@ class Driver:
         while (
             winner is not None
             and search.rounds < _MOST_ROUNDS
-            and self._budget.left - self._kept_for_table > self._round_seconds(search)
+            and self._budget.left - self._kept > self._round_seconds(search)
             and undecided(search.records, winner, seed=request.seed)
         ):
             search.extend(1)
@@ -305,20 +308,22 @@ class Driver:
             search,
             self.result.rates,
             seconds=self._budget.slice_seconds,
-            left=lambda: self._budget.left - self._kept_for_table,
+            left=lambda: self._budget.left - self._kept,
             say=self._say,
             between=self._between_rounds,
         )
 
     @property
     def _table_seconds(self) -> float:
-        """What the differential table will take."""
-        return RUNS * _OPENED * self._budget.slice_seconds
+        """What the differential table will take: windows as long as the longest of the rounds, or as asked for."""
+        walls = [m.window.wall_seconds for record in self.result.records for m in record.rounds.values()]
+        return RUNS * _OPENED * max([self._budget.slice_seconds, *walls])
 
     @property
-    def _kept_for_table(self) -> float:
-        """What the search leaves for it: rounds count for more where there is time for few."""
-        return self._table_seconds if self.request.budget_seconds >= _LONG_BUDGET else 0.0
+    def _kept(self) -> float:
+        """What the search leaves for table and boundaries: rounds count for more where there is time for few."""
+        later = self._table_seconds + BUDGET_SHARE * self.request.budget_seconds
+        return later if self.request.budget_seconds >= _LONG_BUDGET else 0.0
 
     def _tell_apart(self) -> None:
         """The differential table of the chosen settings, where the budget still holds it."""
@@ -342,8 +347,6 @@ class Driver:
             raise ValueError("a hold needs chosen settings")
         settings = chosen.trial.settings
         self.rig.release_device()
-        if settings.backend == "processes" and settings.num_workers > 0:
-            self._judge_persistence(settings)
         self._try_variants(chosen, settings.batch_size)
 
         def show(share: float) -> None:
@@ -366,6 +369,8 @@ class Driver:
                 got="out of memory in the held run",
                 remedy="Something else took device memory meanwhile: free the device and tune again.",
             ) from error
+        told = self.result.hold.words_on_workers()
+        self.result.notes += [] if told is None else [told]
         for window in self.result.hold.ceilings:
             self.result.rates.add_ceiling(window)
 
@@ -391,15 +396,20 @@ class Driver:
             if told is not None:
                 self.result.notes.append(told)
 
-    def _judge_persistence(self, settings: LoaderSettings) -> None:
-        """What keeping workers saves at an epoch boundary; a user whose memory is short can weigh it."""
-        if self._budget.left <= 0:
+    def _judge_persistence(self) -> None:
+        """Keep workers between epochs or not, by what boundaries cost; the user's own settings stay as they are."""
+        chosen, rates = self.result.chosen, self.result.rates
+        if chosen is None or chosen.trial.settings is None or not chosen.trial.settings.num_workers:
             return
+        self.rig.release_device()
         self._say("cost of an epoch boundary")
-        for keep in (True, False):
-            point = dataclasses.replace(settings, persistent_workers=keep)
-            self.result.rates.boundary_seconds[keep] = self.rig.boundary_seconds(point)
-        kept, anew = self.result.rates.boundary_seconds[True], self.result.rates.boundary_seconds[False]
-        self.result.notes.append(
-            f"persistent_workers=True: an epoch boundary takes {kept:.2f} s, with new workers {anew:.2f} s."
+        rates.boundaries = measure_boundaries(
+            self.rig,
+            chosen.trial.settings,
+            left=lambda: self._budget.left,
+            most=BUDGET_SHARE * self.request.budget_seconds,
         )
+        if chosen.trial.role != "current" and rates.boundaries.judged:
+            settings = dataclasses.replace(chosen.trial.settings, persistent_workers=rates.boundaries.keep)
+            chosen.trial = dataclasses.replace(chosen.trial, settings=settings, label=describe(settings))
+        self.result.notes.append(rates.boundaries.words())

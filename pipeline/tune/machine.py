@@ -6,7 +6,7 @@ import gc
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from .rig import Cache, Order, OutOfDeviceMemoryError, Probe, Supply, Trial
 from .step_notes import refuse_fault
 from .supply import SuppliedSource, some_rows
 from .throughput import copying_rate, reading_rate
+from .worker_memory import read_beside
 
 MIN_EPOCH_BATCHES = 200
 """Smaller sets are repeated to this many batches an epoch (design section 7)."""
@@ -396,6 +397,7 @@ class _MachineHold:
         self._rig = rig
         self._feed = feed
         self._settings = settings
+        self._worker_bytes: Mapping[int, int] = {}
 
     @property
     def epochs_crossed(self) -> int:
@@ -407,7 +409,14 @@ class _MachineHold:
 
     def feed(self, seconds: float) -> Window:
         step = self._rig._step(self._settings.batch_size)
-        return self._rig._guarded(self._settings.batch_size, lambda: self._rig._measure(step, self._feed, seconds))
+        with read_beside(self._feed.loader.worker_pids, self._keep):
+            return self._rig._guarded(self._settings.batch_size, lambda: self._rig._measure(step, self._feed, seconds))
+
+    def _keep(self, found: Mapping[int, int]) -> None:
+        self._worker_bytes = found
+
+    def worker_bytes(self) -> Mapping[int, int]:
+        return self._worker_bytes
 
 
 def _cpu_seconds() -> float:

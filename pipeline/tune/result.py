@@ -62,6 +62,7 @@ def evidence_of(result: Result, request: TuneRequest, limits: Limits, cap_bytes:
         fed=fed,
         peak_bytes=peak,
         grows_bytes_per_epoch=growth,
+        workers_growth_share=None if held is None else held.workers_growth_share,
         ceilings=[_ceiling_facts(result, size) for size in sorted(result.rates.ceilings)],
         loader_rate=None if curve is None else curve.rate(settings.num_workers),
         core_rate=None if curve is None else curve.rate(limits.cores) / limits.cores,

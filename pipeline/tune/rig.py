@@ -6,7 +6,7 @@ fake with a virtual clock.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -113,6 +113,10 @@ class HeldRun(Protocol):
         ...
 
     def feed(self, seconds: float) -> Window: ...
+
+    def worker_bytes(self) -> Mapping[int, int]:
+        """Memory of each worker process by its id, as it was in the last window; empty where there are none."""
+        ...
 
 
 class Rig(Protocol):

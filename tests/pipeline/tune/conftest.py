@@ -82,6 +82,9 @@ class FakeRig:
     decode_cost: Callable[[LoaderSettings], float] = lambda s: 0.0
     util_reason: str | None = None
     growth_bytes_per_second: float = 0.0
+    worker_growth: float = 0.0
+    boundaries: dict[bool, float] = field(default_factory=lambda: {True: 0.1, False: 4.0})
+    boundary_takes: float = 1.0
     interrupt_after: int = 1 << 30
     launch_seconds: float = 0.01
     now: float = 0.0
@@ -216,8 +219,9 @@ class FakeRig:
         return self.copying if pinned or not self.pageable else self.pageable
 
     def boundary_seconds(self, settings: LoaderSettings) -> float:
-        self.now += 1.0
-        return 0.1 if settings.persistent_workers else 4.0
+        self.calls.append(("boundary", settings.persistent_workers))
+        self.now += self.boundary_takes
+        return self.boundaries[settings.persistent_workers]
 
     @contextmanager
     def hold(self, settings: LoaderSettings, *, samples_before_boundary: int) -> Iterator[FakeHold]:
@@ -248,6 +252,14 @@ class FakeHold:
             self.left += self.rig.epoch_samples(self.settings.batch_size)
             self.epochs_crossed += 1
         return window
+
+    def worker_bytes(self) -> dict[int, int]:
+        if self.settings.backend != "processes":
+            return {}
+        # Workers that are started anew at a boundary have other numbers, and begin small.
+        generation = 0 if self.settings.persistent_workers else 100 * self.epochs_crossed
+        grown = int(self.rig.worker_growth * self.rig.now / self.settings.num_workers)
+        return {generation + number: 10**8 + grown for number in range(self.settings.num_workers)}
 
 
 @pytest.fixture

@@ -263,7 +263,84 @@ def test_keeping_workers_is_judged_by_the_cost_of_an_epoch_boundary(fake_rig: An
     result = run(rig)
     assert result.chosen.trial.settings.backend == "processes"
     assert result.chosen.trial.settings.persistent_workers
-    assert any("0.10 s, with new workers 4.00 s" in note for note in result.notes)
+    # three of each, in turn, the other kind first each time
+    assert [keep for name, *rest in rig.calls if name == "boundary" for keep in rest] == [1, 0, 0, 1, 1, 0]
+    assert result.rates.parts_to_dict()["boundary_seconds"] == {
+        "kept": 0.1,
+        "new": 4.0,
+        "kept_rounds": [0.1] * 3,
+        "new_rounds": [4.0] * 3,
+    }
+    assert (
+        "persistent_workers=True: an epoch boundary takes 0.10 s with workers that are kept and 4.00 s with new ones "
+        "(median of 3 each, in turn)." in result.notes
+    )
+
+
+def test_workers_that_cost_more_when_kept_are_started_anew_and_held_so(fake_rig: Any) -> None:
+    rig = fake_rig(loader=lambda s: (400.0 if s.backend == "processes" else 250.0) * max(1, s.num_workers))
+    rig.boundaries = {True: 2.0, False: 0.5}
+    result = run(rig)
+    assert result.chosen.trial.settings.persistent_workers is False
+    assert result.chosen.trial.label.endswith("new workers each epoch")
+    # none of them lived through the hold, so nothing is said of their growth
+    assert result.hold.workers.slope is None
+    assert any(note.startswith("persistent_workers=False: an epoch boundary takes 2.00 s") for note in result.notes)
+
+
+def test_boundaries_stay_in_their_share_of_the_budget_and_what_is_missing_is_said(fake_rig: Any) -> None:
+    # given boundaries of 3 s each way and 5% of 180 s for them: a pair is over at 6 s, a second one would not be at 9
+    rig = fake_rig(boundary_takes=3.0, boundaries={True: 2.0, False: 0.5})
+    result = run(rig)
+    assert [call[0] for call in rig.calls].count("boundary") == 2
+    assert result.chosen.trial.settings.persistent_workers is True
+    assert result.seconds["total"] - result.seconds["hold"] <= 180.0
+    assert any("was not judged, and workers are kept" in note and "needs 3 of each" in note for note in result.notes)
+
+
+def test_present_settings_are_told_of_their_boundaries_and_left_as_they_are(fake_rig: Any) -> None:
+    present = LoaderSettings(backend="processes", num_workers=1, batch_size=32, pin_memory=False)
+    rig = fake_rig(loader=lambda s: 550.0 if s == present else 300.0, boundaries={True: 2.0, False: 0.5})
+    result = run(rig, current=present)
+    assert result.chosen.trial.settings == present
+    assert any(note.startswith("persistent_workers=False: ") for note in result.notes)
+
+
+def test_growth_of_long_lived_workers_has_a_slope_of_its_own(fake_rig: Any) -> None:
+    def loader(s: LoaderSettings) -> float:
+        return (400.0 if s.backend == "processes" else 250.0) * max(1, s.num_workers)
+
+    result = run(fake_rig(loader=loader, worker_growth=3e5, growth_bytes_per_second=4e5))
+    workers = result.hold.to_dict()["worker_memory"]
+    assert workers["processes"] == 2
+    assert workers["slope_bytes_per_second"] == pytest.approx(3e5, rel=1e-3)
+    assert workers["low"] <= 3e5 + 1 <= workers["high"] + 2
+    assert result.hold.to_dict()["host_memory"]["slope_bytes_per_second"] == pytest.approx(4e5, rel=1e-3)
+    # 4e5 bytes/s for epochs of 5.3 s are under 5 MB an epoch
+    assert result.verdict.name == "passed"
+
+    # threads have no processes that could grow
+    alone = run(fake_rig()).hold.to_dict()["worker_memory"]
+    assert (alone["slope_bytes_per_second"], alone["processes"]) == (None, 0)
+    assert alone["reason"] == "there were no worker processes whose memory could be read"
+
+
+def test_growing_workers_are_named_as_such(fake_rig: Any) -> None:
+    def loader(s: LoaderSettings) -> float:
+        return (400.0 if s.backend == "processes" else 250.0) * max(1, s.num_workers)
+
+    result = run(fake_rig(loader=loader, worker_growth=1.8e6, growth_bytes_per_second=2e6))
+    assert (result.verdict.name, result.verdict.binds) == ("data_limited", "memory")
+    # 90% of the growth, of 2 MB/s for epochs of 5.3 s
+    assert "of which its 2 worker processes take 90%" in result.verdict.advice[0]
+    assert "persistent_workers=False" in result.verdict.advice[0]
+
+    result = run(fake_rig(loader=loader, worker_growth=0.0, growth_bytes_per_second=2e6))
+    assert "worker processes keep theirs" in result.verdict.advice[0]
+    # pages that workers inherit and write to are growth that the sum of resident pages does not see
+    result = run(fake_rig(loader=loader, worker_growth=2e6))
+    assert result.verdict.name == "passed"
+    assert any(note.startswith("Worker processes grow by ") for note in result.notes)
 
 
 def test_progress_only_moves_forward(fake_rig: Any) -> None:

@@ -221,6 +221,9 @@ class NvmlRig:
             def feed(held, seconds: float) -> Window:  # noqa: N805
                 return self.measured(settings.batch_size, feed, seconds)
 
+            def worker_bytes(held) -> dict[int, int]:  # noqa: N805
+                return {}
+
         yield Held()
 
     def epoch_samples(self, batch_size: int) -> int:

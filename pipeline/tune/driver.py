@@ -15,7 +15,7 @@ from .budget import Budget
 from .candidates import BATCH_SIZES, MOST_CANDIDATES, Candidates
 from .differential import RUNS, differential
 from .hold import hold
-from .memory import MemoryPlan
+from .memory import MemoryPlan, holds_on_device, unprobed_words
 from .parts import Plan, measure_parts
 from .rates import Rates
 from .result import Result, evidence_of
@@ -134,7 +134,9 @@ class Driver:
         live = [record for record in result.records if record.left is None]
         if not live or not all(record.rounds for record in live):
             return False
-        chosen = result.chosen or choose(result.records, self._targets(), seed=self.request.seed)
+        # A size whose probe was over the cap just before is none to give.
+        fitting = [record for record in result.records if result.memory.not_over_cap(record.trial.batch_size)]
+        chosen = result.chosen or choose(fitting, self._targets(), seed=self.request.seed)
         if chosen is None:
             return False
         done = min(len(record.rounds) for record in live)
@@ -146,6 +148,8 @@ class Driver:
         result.notes.append(
             f"Interrupted in the {stage}: the best of {done} round{'' if done == 1 else 's'} was taken{held}."
         )
+        if self._cap is not None and result.memory.unmeasured is None and result.chosen_probe is None:
+            result.notes.append(unprobed_words(chosen))
         return True
 
     def _weigh_advice(self) -> None:
@@ -292,7 +296,7 @@ class Driver:
         A loader that decodes on the CPU holds there the batches that the plain probe holds too.
         """
         settings = winner.trial.settings
-        if settings is None or settings.backend in ("threads", "processes") or not settings.num_workers:
+        if settings is None or not holds_on_device(settings):
             return True
         if settings not in self.result.memory.fed:
             self._say(f"device memory: probing {describe(settings)} in a child process")

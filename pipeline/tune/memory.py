@@ -9,6 +9,7 @@ from typing import Any
 from ..config import LoaderSettings
 from ..errors import ResourceError
 from .rig import Probe
+from .search import Record
 
 _LINE_MARGIN = 0.92  # sizes are tried unprobed only where the line says they stay this far under the cap
 
@@ -33,6 +34,21 @@ def fit_line(points: Sequence[tuple[int, int]]) -> Line | None:
     mean_y = sum(y for _, y in points) / n
     slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / sum((x - mean_x) ** 2 for x, _ in points)
     return Line(mean_y - slope * mean_x, slope)
+
+
+def holds_on_device(settings: LoaderSettings) -> bool:
+    """Whether a loader takes device memory beside its batches: it decodes there, wholly or in part."""
+    return settings.backend not in ("threads", "processes") and settings.num_workers > 0
+
+
+def unprobed_words(chosen: Record) -> str:
+    """A note on a choice whose batch size was run, and not probed by itself with its loader."""
+    peak = chosen.medians()["peak_bytes"]
+    seen = "" if peak is None else f", where device memory peaked at {peak / 2**30:.2f} GiB"
+    return (
+        f"Batch {chosen.trial.batch_size} was run beside the other trials{seen}, and not yet probed by itself: that it "
+        "stays under the memory cap is not certain."
+    )
 
 
 def _unknown(probe: Probe) -> bool:
@@ -95,6 +111,10 @@ class MemoryPlan:
 
     def _under_cap(self, probe: Probe) -> bool:
         return not probe.out_of_memory and (probe.peak_bytes is None or probe.peak_bytes < self.cap_bytes)
+
+    def not_over_cap(self, batch_size: int) -> bool:
+        """Whether no probe of this size so far was over the cap; probes nothing."""
+        return batch_size not in self.probes or self._under_cap(self.probes[batch_size])
 
     def rule_out(self, batch_size: int) -> None:
         """A size ran out of memory outside a probe: it and every larger one are gone."""

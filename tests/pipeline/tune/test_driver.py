@@ -258,6 +258,47 @@ def test_an_interrupt_in_the_hold_keeps_the_winner_and_says_where(fake_rig: Any)
     )
 
 
+def test_an_interrupted_choice_says_where_its_batch_size_was_never_probed(fake_rig: Any) -> None:
+    # given larger batches that are faster: 16 and 64 are probed at first, and 128 wins the rounds
+    def rig(**more: Any) -> Any:
+        return fake_rig(step=lambda b: (b * 10.0, 95.0), loader=lambda s: 1e6, **more)
+
+    whole = rig()
+    run(whole)
+    notes = {}
+    for after in range(whole.windows):
+        try:
+            result = run(rig(interrupt_after=after))
+        except KeyboardInterrupt:
+            continue
+        assert result.chosen.trial.batch_size == 128
+        probed = 128 in result.memory.probes
+        assert (result.chosen_probe is not None) == probed
+        notes[probed] = [note for note in result.notes if "not yet probed by itself" in note]
+    # 500 + 20 x 128 MiB
+    assert notes[False] == [
+        "Batch 128 was run beside the other trials, where device memory peaked at 2.99 GiB, and not yet probed by "
+        "itself: that it stays under the memory cap is not certain."
+    ]
+    assert notes[True] == []
+
+
+def test_an_interrupt_never_gives_a_batch_size_whose_probe_was_over_the_cap(fake_rig: Any) -> None:
+    class Interrupted(fake_rig):  # type: ignore[misc]
+        def probe(self, batch_size: int, settings: Any = None) -> Any:
+            found = super().probe(batch_size, settings)
+            if found.out_of_memory:
+                driver.result.memory.probes[batch_size] = found
+                raise KeyboardInterrupt
+            return found
+
+    rig = Interrupted(step=lambda b: (b * 10.0, 95.0), loader=lambda s: 1e6, probe_fails_at=128)
+    driver = Driver(rig, TuneRequest(data="set", step="resnet50"), LIMITS, EIGHT_GIB)
+    result = driver.run()
+    assert result.interrupted
+    assert result.chosen.trial.batch_size == 64
+
+
 def test_keeping_workers_is_judged_by_the_cost_of_an_epoch_boundary(fake_rig: Any) -> None:
     rig = fake_rig(loader=lambda s: (400.0 if s.backend == "processes" else 250.0) * max(1, s.num_workers))
     result = run(rig)

@@ -64,6 +64,8 @@ def test_a_small_tune_ends_with_a_valid_report_and_leaves_nothing(folder: Path) 
     assert report["device"]["simulated"] is True
     assert report["hold"]["epochs_crossed"] >= 1
     assert report["hold"]["seconds"] >= 1.5
+    assert report["memory"]["chosen_probed"] is True
+    assert outcome.tuned.measured["probe_bytes"] == report["memory"]["probes"][0]["peak_bytes"] > 0
     assert seen[-1] == 1.0
     assert leftovers() == []
 

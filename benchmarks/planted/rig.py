@@ -77,6 +77,9 @@ class VirtualRig:
     def clock(self) -> float:
         return self.now()
 
+    def compiling_seconds(self) -> float:
+        return 0.0
+
     def probe(self, batch_size: int, settings: LoaderSettings | None = None) -> MemoryProbe:
         device = _Accelerator(self.plant, Clock())
         try:

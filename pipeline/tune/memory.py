@@ -64,6 +64,9 @@ class MemoryPlan:
         sizes: batch sizes to consider, ascending.
         cap_bytes: most device memory allowed.
         cap_share: the same as a share of the card.
+
+    Attributes:
+        not_begun: sizes that there was no time to consider.
     """
 
     probe: Callable[..., Probe]
@@ -72,9 +75,14 @@ class MemoryPlan:
     cap_share: float
     probes: dict[int, Probe] = field(default_factory=dict)
     fed: dict[LoaderSettings, Probe] = field(default_factory=dict)
+    not_begun: tuple[int, ...] = ()
 
-    def start(self) -> None:
+    def start(self, *, enough: Callable[[], bool] = lambda: False, keep: Sequence[int] = ()) -> None:
         """Probe the smallest size and one further up: two points make a line.
+
+        Args:
+            enough: asked after the first probe; where true, other sizes are not begun.
+            keep: sizes that are considered all the same.
 
         Raises:
             ResourceError: the smallest size does not fit under the cap.
@@ -89,6 +97,10 @@ class MemoryPlan:
                 got=got,
                 remedy="Use a smaller model or image, give smaller batch sizes, or raise --memory-cap.",
             )
+        if enough():
+            self.not_begun = tuple(size for size in self.sizes if size != first and size not in keep)
+            self.sizes = tuple(size for size in self.sizes if size not in self.not_begun)
+            return
         if self.probes[first].peak_bytes is not None and len(self.sizes) > 1:
             # Twice the size apart is lost in the allocator's rounding; four times is not.
             self.check(next((s for s in self.sizes if s >= 4 * first), self.sizes[-1]))

@@ -34,6 +34,7 @@ class Rates:
 
     Attributes:
         ceilings: windows of the step on cached batches, by batch size.
+        not_begun: batch sizes that time did not reach.
         loaders: (backend, workers, batch size) -> samples/s of the loader alone.
         beside: the step with a decoder beside it.
         stock_rates: samples/s of stock torch's loader alone.
@@ -47,6 +48,7 @@ class Rates:
     """
 
     ceilings: dict[int, list[Window]] = field(default_factory=dict)
+    not_begun: list[int] = field(default_factory=list)
     loaders: dict[tuple[str, int, int], list[float]] = field(default_factory=dict)
     beside: list[Beside] = field(default_factory=list)
     stock_rates: list[float] = field(default_factory=list)

@@ -119,11 +119,19 @@ class HeldRun(Protocol):
         ...
 
 
+FIRST_CALL_SECONDS = 5.0
+"""A step's first call at a batch size may take this long without compiling: libraries load and choose algorithms."""
+
+
 class Rig(Protocol):
     """A machine with a dataset, a step and a device. One thread drives it; the driver closes it."""
 
     def clock(self) -> float:
         """Monotonic seconds."""
+        ...
+
+    def compiling_seconds(self) -> float:
+        """What first calls of the step took so far beyond `FIRST_CALL_SECONDS` each, those in probes included."""
         ...
 
     def probe(self, batch_size: int, settings: LoaderSettings | None = None) -> Probe:

@@ -85,6 +85,10 @@ class FakeRig:
     worker_growth: float = 0.0
     boundaries: dict[bool, float] = field(default_factory=lambda: {True: 0.1, False: 4.0})
     boundary_takes: float = 1.0
+    probe_takes: float = 3.0
+    compile_takes: float = 0.0
+    compiled: float = 0.0
+    ready: set[tuple[int, str]] = field(default_factory=set)
     interrupt_after: int = 1 << 30
     launch_seconds: float = 0.01
     now: float = 0.0
@@ -96,6 +100,16 @@ class FakeRig:
 
     def clock(self) -> float:
         return self.now
+
+    def compiling_seconds(self) -> float:
+        return self.compiled
+
+    def _compile(self, batch_size: int, where: str) -> None:
+        """A first call of the step at this batch size, in a probe or in this process."""
+        if (batch_size, where) not in self.ready:
+            self.now += self.compile_takes
+            self.compiled += max(0.0, self.compile_takes - 5.0)
+            self.ready.add((batch_size, where))
 
     def _window(self, batch: int, speed: float, util: float | None, seconds: float, waits: float) -> FakeWindow:
         self.windows += 1
@@ -119,7 +133,8 @@ class FakeRig:
 
     def probe(self, batch_size: int, settings: LoaderSettings | None = None) -> FakeProbe:
         self.calls.append(("probe", batch_size) if settings is None else ("fed probe", batch_size, settings))
-        self.now += 3.0
+        self.now += self.probe_takes
+        self._compile(batch_size, f"probe {len(self.calls)}")
         if self.probe_error:
             return FakeProbe(batch_size, None, False, self.probe_error)
         if batch_size >= self.probe_fails_at:
@@ -138,6 +153,7 @@ class FakeRig:
         self.calls.append(("ceiling", batch_size))
         if batch_size >= self.fails_at:
             raise OutOfDeviceMemoryError
+        self._compile(batch_size, "here")
         speed, util = self.step(batch_size)
         return self._window(batch_size, speed, util, seconds, 0.0)
 
@@ -167,6 +183,7 @@ class FakeRig:
 
     def release_device(self) -> None:
         self.open_trials.clear()
+        self.ready.clear()
 
     def loader_alone(self, settings: LoaderSettings, seconds: float) -> float:
         self.calls.append(("alone", settings.backend, settings.num_workers))

@@ -193,33 +193,6 @@ def test_nothing_under_the_cap_is_an_error(fake_rig: Any) -> None:
         run(fake_rig(), memory_cap=0.05)
 
 
-def test_a_short_budget_ends_with_the_best_so_far_and_says_so(fake_rig: Any) -> None:
-    rig = fake_rig()
-    result = run(rig, budget_seconds=14.0)
-    assert result.chosen is not None
-    assert result.seconds["total"] - result.seconds["hold"] < 14.0 + 6.0
-    assert any("The budget of 14 s ended" in note for note in result.notes)
-    assert all(c.conclusion == "no difference" for c in result.comparisons)
-
-
-def test_the_budget_holds_on_a_machine_with_many_cores(fake_rig: Any) -> None:
-    limits = Limits(cores=16, memory_bytes=None, shm_bytes=None)
-    result = run(fake_rig(step=lambda b: (min(4600.0, 70.0 * b), 95.0)), limits=limits, budget_seconds=180.0)
-    assert result.seconds["total"] - result.seconds["hold"] <= 180.0 + 5.0
-    assert len(result.chosen.rounds) >= 5
-
-
-def test_the_budget_holds_where_one_step_takes_longer_than_a_measurement(fake_rig: Any) -> None:
-    # given a step so slow that each measurement takes 9 s instead of the 2 s asked for
-    class Slow(fake_rig):  # type: ignore[misc]
-        def _window(self, batch: int, speed: float, util: float | None, seconds: float, waits: float) -> Any:
-            return super()._window(batch, speed, util, max(seconds, 9.0), waits)
-
-    result = run(Slow(), budget_seconds=180.0)
-    assert result.seconds["total"] - result.seconds["hold"] <= 180.0
-    assert result.verdict.name == "passed"
-
-
 def test_an_interrupt_anywhere_leaves_nothing_held_and_gives_the_best_so_far(fake_rig: Any) -> None:
     whole = fake_rig()
     rounds = len([record for record in run(whole).records if record.left is None])
@@ -293,7 +266,7 @@ def test_an_interrupt_never_gives_a_batch_size_whose_probe_was_over_the_cap(fake
             return found
 
     rig = Interrupted(step=lambda b: (b * 10.0, 95.0), loader=lambda s: 1e6, probe_fails_at=128)
-    driver = Driver(rig, TuneRequest(data="set", step="resnet50"), LIMITS, EIGHT_GIB)
+    driver: Any = Driver(rig, TuneRequest(data="set", step="resnet50"), LIMITS, EIGHT_GIB)
     result = driver.run()
     assert result.interrupted
     assert result.chosen.trial.batch_size == 64

@@ -139,6 +139,9 @@ class NvmlRig:
     def clock(self) -> float:
         return float(self._clock())
 
+    def compiling_seconds(self) -> float:
+        return 0.0
+
     def probe(self, batch_size: int, settings: LoaderSettings | None = None) -> Any:
         return probe_memory(self.spec, "simulated", batch_size, timeout_seconds=1)
 

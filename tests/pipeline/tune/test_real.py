@@ -12,9 +12,13 @@ import pytest
 from PIL import Image
 
 from wellfed.pipeline.config import LoaderSettings, TuneRequest
+from wellfed.pipeline.errors import ResourceError
 from wellfed.pipeline.formats import open_source
+from wellfed.pipeline.hardware.nvml import GpuProcess
 from wellfed.pipeline.report import validate_report
 from wellfed.pipeline.training import StepSpec, open_accelerator
+from wellfed.pipeline.training.sharing import Sharers
+from wellfed.pipeline.training.simulated import SimulatedAccelerator
 from wellfed.pipeline.tune import machine, run_bench, run_tune
 
 
@@ -115,6 +119,20 @@ def test_bench_measures_settings_beside_stock_torch(folder: Path) -> None:
     assert all(len(t["rounds"]) == 5 for t in report["trials"])
     assert report["hold"] is None
     assert report["comparisons"][0]["rounds"] == 5
+
+
+def test_bench_refuses_a_device_that_others_use_unless_allowed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given a program of somebody else's with 3 GiB on the card
+    others = Sharers(processes=(GpuProcess(1 << 30, 3 << 30),))
+    monkeypatch.setattr(SimulatedAccelerator, "sharers", lambda self: others)
+    settings = LoaderSettings(backend="threads", num_workers=1, batch_size=16)
+    with pytest.raises(ResourceError, match=f"process {1 << 30} with 3072 MiB.*--allow-shared-gpu"):
+        run_bench(str(folder), "resnet50", "simulated", settings=settings)
+    report = run_bench(
+        str(folder), "resnet50", "simulated", settings=settings, seconds_per_round=0.05, allow_shared_gpu=True
+    )
+    assert f"The device was shared with process {1 << 30} with 3072 MiB" in " ".join(report["verdict"]["advice"])
+    assert report["request"]["allow_shared_gpu"] is True
 
 
 @pytest.mark.parametrize(("at", "found"), [("round 1", False), ("round 2", True)])

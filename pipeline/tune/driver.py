@@ -113,9 +113,7 @@ class Driver:
         result = self.result
         result.seconds["preflight"] = self.rig.clock() - self._start
         try:
-            self._stage("memory", self._probe_memory)
-            self._stage("rates", self._measure_parts)
-            self._stage("search", self._search)
+            self.find()
             self._stage("differential", self._tell_apart)
             self._stage("hold", self._hold)
             self._stage("advice", self._weigh_advice)
@@ -125,6 +123,17 @@ class Driver:
         result.verdict = self._judged()
         result.seconds["total"] = self.rig.clock() - self._start
         return result
+
+    def find(self) -> Result:
+        """Memory, rates and search, without the evidence that follows: the choice, not held.
+
+        Raises:
+            ResourceError: nothing fits under the memory cap.
+        """
+        self._stage("memory", self._probe_memory)
+        self._stage("rates", self._measure_parts)
+        self._stage("search", self._search)
+        return self.result
 
     def _take_best_so_far(self) -> bool:
         """Choose among what was measured before an interrupt; False before every live trial had a whole round."""

@@ -7,7 +7,7 @@ import itertools
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -28,7 +28,6 @@ _CEILING_EVERY = 4
 _CHEAP_REPEATS = 2
 """More of what takes half a second, beyond the passes over the parts."""
 
-_MOST_FILLS = 8
 _FILL_SECONDS = 15.0
 """A probe starts a process."""
 
@@ -53,7 +52,7 @@ class Plan:
     passes: int = 2
     part: int = 1
     parts: int = 1
-    fill_seeds: int = 30
+    fill_seeds: int = 100
     seconds_left: float | None = None
 
 
@@ -219,11 +218,9 @@ def _filled(
     if any(point_name(point) not in recorder.recording.done for point in points_of_recording(recorder.recording)):
         return False
     recorder.release_device()
-    for _ in range(_MOST_FILLS):
-        asked = _asked(recorder.recording, plan.fill_seeds)
-        if not asked:
-            return True
-        for key, missing in asked.items():
+    seeds: Sequence[int] = range(plan.fill_seeds)
+    while asked := _asked(recorder.recording, seeds):
+        for key, (missing, _) in asked.items():
             for _ in range(1 if key.startswith('["probe"') else plan.passes):
                 if left() < _FILL_SECONDS:
                     say(f"stopped before {key}, which a search asks")
@@ -234,17 +231,19 @@ def _filled(
                     say(f"{key} failed, and is kept as that: {error}")
             save()
             say(f"{key}: asked by a search")
-    return False
+        # The others found all they asked, and what was added does not change that.
+        seeds = [seed for _, missed in asked.values() for seed in missed]
+    return True
 
 
-def _asked(recording: Recording, seeds: int) -> dict[str, MissingCallError]:
-    """The first call that each seed's search misses."""
-    asked: dict[str, MissingCallError] = {}
-    for seed in range(seeds):
+def _asked(recording: Recording, seeds: Iterable[int]) -> dict[str, tuple[MissingCallError, list[int]]]:
+    """The first call that each seed's search misses, and the seeds that miss it."""
+    asked: dict[str, tuple[MissingCallError, list[int]]] = {}
+    for seed in seeds:
         try:
             find(recording, seed)
         except MissingCallError as missing:
-            asked.setdefault(missing.key, missing)
+            asked.setdefault(missing.key, (missing, []))[1].append(seed)
         except (WellfedError, RecordedError):
             continue  # the replay itself reports a search that finds nothing
     return asked

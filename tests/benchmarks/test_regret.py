@@ -50,7 +50,8 @@ def record(load: Load, rig: Any, head: dict[str, Any]) -> Callable[..., Any]:
     """Records on that machine; returns the recording and what was said."""
 
     def run(recording: Any = None, **plan: Any) -> tuple[Any, bool, list[str]]:
-        module, said = load("regret.record"), []
+        module = load("regret.record")
+        said: list[str] = []
         recording = recording or load("regret.recording").Recording(head)
         made = module.Plan(**{"windows": 2, "passes": 1, "fill_seeds": 3, **plan})
         whole = module.record(rig, recording, made, save=lambda: None, say=said.append, clock=rig.clock)

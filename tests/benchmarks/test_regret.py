@@ -105,6 +105,28 @@ def test_a_recorded_grid_is_replayed_and_the_best_point_is_chosen(
     assert found["grid_trial_seconds"] == pytest.approx(POINTS * 2 * 1.5, rel=0.6)
 
 
+def test_a_point_that_runs_out_of_memory_is_kept_as_that(
+    load: Load, rig: Any, record: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fed = rig.fed
+
+    def out_of_memory(trial: Trial, seconds: float) -> Any:
+        if trial.settings is not None and trial.settings.num_workers == 15:
+            raise OutOfDeviceMemoryError("batch size 256")
+        return fed(trial, seconds)
+
+    monkeypatch.setattr(rig, "fed", out_of_memory)
+    recording, whole, said = record()
+    assert whole
+    assert any("failed: OutOfDeviceMemoryError: batch size 256" in line for line in said)
+    failed = {truth.settings.num_workers: truth.failed for truth in load("regret.replay").truths_of(recording)}
+    assert failed == {4: None, 8: None, 12: None, 15: "batch size 256", 16: None}
+    # and a search that tries it finds it so
+    found = load("regret.replay").replay(recording, 3, quiet)
+    assert found["summary"]["failed"] == 0
+    assert all(run["chosen"]["num_workers"] != 15 for run in found["runs"])
+
+
 def test_a_seed_settles_a_replay(load: Load, record: Callable[..., Any]) -> None:
     recording, _, _ = record()
     replay = load("regret.replay").replay

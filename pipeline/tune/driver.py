@@ -116,9 +116,7 @@ class Driver:
         result = self.result
         result.seconds["preflight"] = self.rig.clock() - self._start
         try:
-            self._stage("memory", self._probe_memory)
-            self._stage("rates", self._measure_parts)
-            self._stage("search", self._search)
+            self.find()
             self._stage("differential", self._tell_apart)
             self._stage("boundary", self._judge_persistence)
             self.result.notes += budget_notes(self.result, self._budget, self.request.rounds)
@@ -131,6 +129,17 @@ class Driver:
         result.seconds["compiling"] = self.rig.compiling_seconds()
         result.seconds["total"] = self.rig.clock() - self._start
         return result
+
+    def find(self) -> Result:
+        """Memory, rates and search, without the evidence that follows: the choice, not held.
+
+        Raises:
+            ResourceError: nothing fits under the memory cap.
+        """
+        self._stage("memory", self._probe_memory)
+        self._stage("rates", self._measure_parts)
+        self._stage("search", self._search)
+        return self.result
 
     def _probe(self, batch_size: int, settings: LoaderSettings | None = None) -> Probe:
         began = self._budget.elapsed

@@ -21,7 +21,7 @@ from typing import Any
 
 from wellfed.pipeline.hardware import fingerprint
 
-from ..common.dataset import convert
+from ..common.dataset import convert, say
 from ..common.versions import versions_of
 from .feeds import BY_NAME, CONFIGURATIONS
 from .run import Plan, measure_configuration
@@ -55,10 +55,6 @@ def arguments_of(argv: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 def _stored(output: Path) -> dict[str, Any]:
     if not output.exists():
         return {"benchmark": "fed_ratio", "runs": []}
@@ -88,7 +84,7 @@ def main(argv: list[str] | None = None) -> int:
             if configuration.images not in datasets:
                 say(f"converting {configuration.images}")
                 datasets[configuration.images] = convert(
-                    options.photos, Path(work) / configuration.images, _IMAGE_OPTIONS[configuration.images]
+                    options.photos, Path(work) / configuration.images, *_IMAGE_OPTIONS[configuration.images]
                 )
             feeds = options.feeds or configuration.feeds
             run = measure_configuration(configuration, feeds, datasets[configuration.images], options.device, plan, say)

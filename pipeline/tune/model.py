@@ -224,8 +224,7 @@ class Model:
     def _costs(self, points: Points) -> np.ndarray:
         cost = np.zeros(len(points))
         for name, other in (("dali", "nvjpeg"), ("nvjpeg", "dali")):
-            # A library beside which the step was not run takes no less from it than the other: nvJPEG 36 to 61 us an
-            # image where DALI took 47, on an H200.
+            # A library that was not run beside the step takes about what the other does, and surely not nothing.
             known = sorted((self.decode_costs.get(name) or self.decode_costs.get(other, {})).items())
             if not known:
                 continue

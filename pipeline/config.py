@@ -408,7 +408,9 @@ class TunedConfig(_Json):
         machine: the fingerprint of `hardware.fingerprint()`: the facts that must agree.
         step: {"name", "device", "image_size", "source_sha256"}; the last is of a user's step and may be null.
         versions: versions of wellfed, torch, the decoding libraries and the driver it was measured with.
-        measured: figures of the held run: samples_per_second, util_percent, fed_ratio, peak_bytes (each may be null).
+        measured: figures of the held run (or of the rounds, where the tune was interrupted): samples_per_second,
+            util_percent, fed_ratio, peak_bytes; and probe_bytes, the peak of the batch size in a process of its own.
+            Each may be null: it was not measured.
     """
 
     _schema: ClassVar[str] = "wellfed-tuned-config"

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,7 +21,7 @@ from typing import Any
 
 from wellfed.pipeline.hardware import fingerprint
 
-from ..common.process import environment
+from ..common.dataset import convert, say
 from ..common.versions import versions_of
 from .feeds import BY_NAME, CONFIGURATIONS
 from .run import Plan, measure_configuration
@@ -56,20 +55,6 @@ def arguments_of(argv: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def convert(photos: Path, images: str, work: Path) -> str:
-    """The dataset that a configuration loads."""
-    out = work / images
-    command = [sys.executable, "-m", "wellfed.pipeline", "convert", str(photos), str(out), "--format", "webdataset"]
-    subprocess.run(
-        [*command, "--json", *_IMAGE_OPTIONS[images]], env=environment(), check=True, stdout=subprocess.DEVNULL
-    )
-    return str(out)
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 def _stored(output: Path) -> dict[str, Any]:
     if not output.exists():
         return {"benchmark": "fed_ratio", "runs": []}
@@ -98,7 +83,9 @@ def main(argv: list[str] | None = None) -> int:
                 continue
             if configuration.images not in datasets:
                 say(f"converting {configuration.images}")
-                datasets[configuration.images] = convert(options.photos, configuration.images, Path(work))
+                datasets[configuration.images] = convert(
+                    options.photos, Path(work) / configuration.images, *_IMAGE_OPTIONS[configuration.images]
+                )
             feeds = options.feeds or configuration.feeds
             run = measure_configuration(configuration, feeds, datasets[configuration.images], options.device, plan, say)
             run |= {"machine": fingerprint(), "versions": versions_of(_LIBRARIES)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,15 +16,12 @@ from wellfed.pipeline.tune.machine import MachineRig
 from wellfed.pipeline.tune.rig import OutOfDeviceMemoryError, Trial, Window
 from wellfed.pipeline.tune.run import opened
 
+from ..common.windows import interleaved, kept
 from .feeds import Configuration, UnknownFeedError, settings_of
 
 Say = Callable[[str], None]
 _FIRST_SECONDS = 0.5
 """Of the run that opens each loader, or compiles the step; thrown away."""
-_KEPT = (
-    *("samples", "steps", "batch_size", "wall_seconds", "samples_per_second", "wait_share", "util_percent"),
-    *("util_reason", "util_source", "util_samples", "peak_bytes", "torch_peak_reserved_bytes"),
-)
 
 
 @dataclass(frozen=True)
@@ -120,19 +116,19 @@ def _rounds(
     rig: MachineRig, trials: Sequence[Trial], absent: dict[str, str], plan: Plan, say: Say
 ) -> dict[str | None, list[dict[str, Any]]]:
     windows: dict[str | None, list[dict[str, Any]]] = {None: [], **{trial.id: [] for trial in trials}}
-    orders = random.Random(plan.seed)
-    for number in range(plan.rounds):
-        items: list[Trial | None] = [None, *(trial for trial in trials if trial.id not in absent)]
-        for item in orders.sample(items, len(items)):
-            if item is None:
-                window: Window = rig.ceiling(plan.batch_size, plan.seconds)
-            else:
-                try:
-                    window = rig.fed(item, plan.seconds)
-                except (WellfedError, OutOfDeviceMemoryError) as error:
-                    absent[item.id] = f"failed in round {number + 1}: {error}"
-                    continue
-            kept = window.to_dict()
-            windows[None if item is None else item.id].append({name: kept[name] for name in _KEPT})
-            say(f"round {number + 1}: {item.id if item else 'ceiling'}: {kept['samples_per_second']:,.0f} img/s")
+    items: list[Trial | None] = [None, *trials]
+    for number, item in interleaved(items, plan.rounds, seed=plan.seed):
+        if item is None:
+            window: Window = rig.ceiling(plan.batch_size, plan.seconds)
+        elif item.id in absent:
+            continue
+        else:
+            try:
+                window = rig.fed(item, plan.seconds)
+            except (WellfedError, OutOfDeviceMemoryError) as error:
+                absent[item.id] = f"failed in round {number}: {error}"
+                continue
+        values = kept(window)
+        windows[None if item is None else item.id].append(values)
+        say(f"round {number}: {item.id if item else 'ceiling'}: {values['samples_per_second']:,.0f} img/s")
     return windows

@@ -7,28 +7,28 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..common.ratios import ratio
+from ..common.windows import median_of, no_result, rates
 from .feeds import FLOOR_DEVICE
 
-LEAST_ROUNDS = 5
 _CARRIES = 1.1
 """A loader that alone is less than this much faster than the step cannot hide its unevenness."""
 
 
 def summarize(run: Mapping[str, Any]) -> dict[str, Any]:
     """The ceiling, each feed's ratio, the best feed, and a verdict: "reached", "missed" or "not a result"."""
-    ceiling = _rates(run["ceiling"])
+    ceiling = rates(run["ceiling"])
     middle = statistics.median(ceiling)
     feeds = [_feed(feed, ceiling, middle) for feed in run["feeds"]]
     summary: dict[str, Any] = {
         "ceiling": round(middle, 1),
         "ceiling_lowest": round(min(ceiling), 1),
         "ceiling_highest": round(max(ceiling), 1),
-        "ceiling_util_percent": _middle([window["util_percent"] for window in run["ceiling"]]),
+        "ceiling_util_percent": median_of([window["util_percent"] for window in run["ceiling"]]),
         "floor": run["floor"],
         "feeds": feeds,
         "best": None,
     }
-    why = _no_result(run, middle)
+    why = _why_not(run, middle)
     if feeds:
         best = max(feeds, key=lambda feed: feed["ratio"]["median"])
         summary["best"] = best["feed"]
@@ -42,12 +42,10 @@ def summarize(run: Mapping[str, Any]) -> dict[str, Any]:
     return summary
 
 
-def _no_result(run: Mapping[str, Any], ceiling: float) -> str | None:
+def _why_not(run: Mapping[str, Any], ceiling: float) -> str | None:
     device = run["device"]
-    if device["simulated"]:
-        return "the device is simulated"
-    if run["rounds"] < LEAST_ROUNDS:
-        return f"fewer than {LEAST_ROUNDS} rounds"
+    if why := no_result(simulated=device["simulated"], rounds=run["rounds"]):
+        return why
     if FLOOR_DEVICE not in device["name"]:
         return f"the promise and its floor are for an {FLOOR_DEVICE}, and this is {device['name']}"
     if ceiling < run["floor"]:
@@ -55,18 +53,9 @@ def _no_result(run: Mapping[str, Any], ceiling: float) -> str | None:
     return None
 
 
-def _rates(windows: Sequence[Mapping[str, Any]]) -> list[float]:
-    return [window["samples_per_second"] for window in windows]
-
-
-def _middle(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return round(statistics.median(known), 1) if known else None
-
-
 def _feed(feed: Mapping[str, Any], ceiling: Sequence[float], middle: float) -> dict[str, Any]:
     windows, alone = feed["windows"], feed["loader_alone"]
-    found = ratio(_rates(windows), ceiling)
+    found = ratio(rates(windows), ceiling)
     lost = 1 - found["median"]  # type: ignore[operator]
     if alone < _CARRIES * middle:
         binds = f"the loader: alone it gives {alone:,.0f} img/s, and the step takes {middle:,.0f}"
@@ -77,9 +66,9 @@ def _feed(feed: Mapping[str, Any], ceiling: Sequence[float], middle: float) -> d
         )
     return {
         "feed": feed["feed"],
-        "samples_per_second": round(statistics.median(_rates(windows)), 1),
+        "samples_per_second": round(statistics.median(rates(windows)), 1),
         "ratio": found,
-        "util_percent": _middle([window["util_percent"] for window in windows]),
+        "util_percent": median_of([window["util_percent"] for window in windows]),
         "wait_share": round(statistics.median(window["wait_share"] for window in windows), 3),
         "loader_alone": alone,
         "binds": binds,

@@ -77,6 +77,9 @@ class VirtualRig:
     def clock(self) -> float:
         return self.now()
 
+    def compiling_seconds(self) -> float:
+        return 0.0
+
     def probe(self, batch_size: int, settings: LoaderSettings | None = None) -> MemoryProbe:
         device = _Accelerator(self.plant, Clock())
         try:
@@ -233,3 +236,6 @@ class _Hold:
             self._left += self._rig.epoch_samples(self._settings.batch_size)
             self.epochs_crossed += 1
         return window
+
+    def worker_bytes(self) -> dict[int, int]:
+        return {}

@@ -13,6 +13,9 @@ def bench(
     config: Path | None = typer.Option(None, "--config", help="A tuned config or loader settings: JSON."),
     against: str | None = typer.Option(None, "--against", help="torch: run stock torch in turn with it."),
     device: str = typer.Option("auto", "--device", help="auto, cuda:N or simulated[:PRESET]."),
+    allow_shared_gpu: bool = typer.Option(
+        False, "--allow-shared-gpu", help="Measure although other programs compute on the device."
+    ),
     report: Path | None = typer.Option(None, "--report", help="A folder for report.html, report.json, report.md."),
     as_json: bool = typer.Option(False, "--json", help="Print the report as one JSON document."),
 ) -> None:
@@ -37,7 +40,13 @@ def bench(
 
     with show_progress() as progress:
         found = run_bench(
-            str(data), step, device, settings=settings, against_torch=against == "torch", progress=progress
+            str(data),
+            step,
+            device,
+            settings=settings,
+            against_torch=against == "torch",
+            allow_shared_gpu=allow_shared_gpu,
+            progress=progress,
         )
     page = {**found, "output": {} if config is None else {"config": str(config)}}
     validate_report(page)

@@ -14,7 +14,9 @@ def tune(
     util_target: float = typer.Option(70.0, "--util-target", help="Mean GPU utilization to exceed, percent."),
     fed_target: float = typer.Option(0.90, "--fed-target", help="Least share of the speed on cached batches."),
     memory_cap: float = typer.Option(0.70, "--memory-cap", help="Largest share of the device's memory."),
-    budget: str = typer.Option("3m", "--budget", help="Time for measuring and search, as 90s or 3m."),
+    budget: str = typer.Option(
+        "3m", "--budget", help="For probing, measuring and search, as 90s or 3m; compiling is beside it."
+    ),
     hold: str = typer.Option("60s", "--hold", help="How long the winner must hold, after the budget."),
     batch_sizes: str | None = typer.Option(None, "--batch-sizes", help="Batch sizes to consider, as 64,128,256."),
     image_size: int = typer.Option(224, "--image-size", help="Pixels on a side."),

@@ -98,6 +98,12 @@ class _InlineStream:
         self._tasks = iter(())
 
 
+def worker_pids(backend: Backend) -> tuple[int, ...]:
+    """Process ids of a backend's workers, for who watches their memory; empty where it decodes in this process."""
+    found: tuple[int, ...] = getattr(backend, "worker_pids", ())
+    return found
+
+
 def open_backend(decoder: BatchDecoder, config: LoaderConfig) -> Backend:
     """The backend that the configuration names; nothing is started yet."""
     backend = _decoding_backend(decoder, config)

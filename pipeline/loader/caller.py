@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ..config import LoaderConfig
 from ..errors import WorkerError
-from .backend import Backend, BatchStream
+from .backend import Backend, BatchStream, worker_pids
 from .batch import BatchDecoder, BatchTask, HostBatch
 from .pool import DecodingPool
 
@@ -25,6 +25,10 @@ class CallerBackend:
         self._decoder = decoder
         self._timeout = config.timeout
         self._pool: DecodingPool | None = None
+
+    @property
+    def worker_pids(self) -> tuple[int, ...]:
+        return worker_pids(self._inner)
 
     def run(self, tasks: Iterator[BatchTask]) -> BatchStream:
         return _CallerStream(self, self._inner.run(tasks))

@@ -12,7 +12,7 @@ from ..errors import ConfigError, UsageError
 from ..formats import Source, open_source
 from .images import ImageLoader
 from .passthrough import TORCH_POSITIONAL, stateful_loader, with_tuned
-from .ranks import found_ranks
+from .ranks import cores_of_rank, found_ranks
 from .transform import auto_backend
 from .tuned import check_tuned, load_tuned
 
@@ -127,7 +127,7 @@ def DataLoader(source: Any = _LEFT_OUT, *args: Any, **kwargs: Any) -> Any:  # no
         backend: "threads", "processes", "dali", "nvjpeg", "hybrid", or "auto": that of `tuned`, otherwise threads
             (reasons below).
         num_workers: decoding threads or processes, with "dali" its host threads; 0 decodes on the CPU in the calling
-            thread, whatever the backend. Left out, from `tuned`, else the usable cores.
+            thread, whatever the backend. Left out, from `tuned`, else the usable cores, divided by LOCAL_WORLD_SIZE.
         hw_decoder_load: of "dali" and "hybrid": share of a batch for the GPU's JPEG engines; left out, 0.75.
         gpu_share, hybrid_schedule: of "hybrid": share of the batches that the GPU decodes, left out 0.66; "fixed", or
             "greedy", which gives a batch to whichever side is free.
@@ -341,7 +341,7 @@ def _settings(given: Mapping[str, Any], tuned: TunedConfig | None, device: str) 
     num_workers = choose("num_workers", None)
     return LoaderSettings(
         backend=backend,
-        num_workers=_usable_cores() if num_workers is None else num_workers,
+        num_workers=cores_of_rank(_usable_cores()) if num_workers is None else num_workers,
         prefetch_factor=choose("prefetch_factor", 2),
         persistent_workers=choose("persistent_workers", True),
         pin_memory=choose("pin_memory", device.startswith("cuda")),

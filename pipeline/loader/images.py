@@ -14,7 +14,7 @@ from ..errors import ConfigError, UsageError
 from ..formats.base import Source
 from ..hardware.memory import available_memory
 from ..sampling import BatchPlan, EpochRows, Sampling, cut_batches, steps_left
-from .backend import Backend, BatchStream, open_backend
+from .backend import Backend, BatchStream, open_backend, worker_pids
 from .batch import BatchDecoder, BatchTask, Decoded, HostBatch, Side
 from .crops import drawn_ahead
 from .device import check_device, deliver
@@ -149,6 +149,11 @@ class ImageLoader(TorchNames):
     def epoch(self) -> int:
         """The epoch that is being iterated, or that the next iteration begins."""
         return self._place.epoch
+
+    @property
+    def worker_pids(self) -> tuple[int, ...]:
+        """Process ids of the decoding processes; empty before they start and where decoding is in this process."""
+        return worker_pids(self._backend)
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration that of this epoch, from its start.

@@ -59,6 +59,12 @@ class ProcessesBackend:
         self._workers: Any = None
         self._stream: _ProcessStream | None = None
 
+    @property
+    def worker_pids(self) -> tuple[int, ...]:
+        """Process ids of the workers; empty before they start and after they ended."""
+        workers = getattr(self._workers, "_workers", ())
+        return tuple(process.pid for process in workers if process.is_alive())
+
     def run(self, tasks: Iterator[BatchTask]) -> _ProcessStream:
         if self._stream is not None:
             self._stream.close()

@@ -8,7 +8,7 @@ import torch.distributed
 
 from ..errors import ConfigError, UsageError
 
-__all__ = ["check_ranks", "found_ranks"]
+__all__ = ["check_ranks", "cores_of_rank", "found_ranks"]
 
 
 def found_ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
@@ -60,6 +60,24 @@ def check_ranks(rank: int, world_size: int) -> None:
             remedy="Make the loader once the processes are set up (with Lightning in train_dataloader(), otherwise "
             "after init_process_group or Accelerator()), or give rank= and world_size=.",
         )
+
+
+def cores_of_rank(cores: int) -> int:
+    """This rank's share of the machine's usable cores, at least 1: ranks of one machine would each take all of them.
+
+    torchrun sets LOCAL_WORLD_SIZE to the number of ranks on this machine; unset stands for one.
+
+    Raises:
+        ConfigError: LOCAL_WORLD_SIZE is not a number of at least 1.
+    """
+    found = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    if not found.isdecimal() or int(found) < 1:
+        raise ConfigError(
+            "the environment variable LOCAL_WORLD_SIZE must be a whole number of at least 1, or be unset",
+            got=f"LOCAL_WORLD_SIZE={found}",
+            remedy="Set it to the ranks on this machine as torchrun does, or give num_workers=.",
+        )
+    return max(1, cores // int(found))
 
 
 def _distributed() -> tuple[int, int] | None:

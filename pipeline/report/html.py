@@ -333,6 +333,13 @@ def _hold(report: Mapping[str, Any]) -> str:
         )
     else:
         text += f" Growth of host memory: {words.not_measured(host.get('reason') or 'too few windows')}."
+    workers = hold.get("worker_memory") or {}
+    if workers.get("slope_bytes_per_second") is not None:
+        text += (
+            f" Of it that of the {workers['processes']} worker processes: "
+            f"{workers['slope_bytes_per_second'] / 1e6:+.3f} MB a second ({workers['low'] / 1e6:+.3f} to "
+            f"{workers['high'] / 1e6:+.3f})."
+        )
     rows: list[list[Cell]] = [
         [
             f"{row['start']:.0f} to {row['end']:.0f} s",

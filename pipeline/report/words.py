@@ -202,4 +202,6 @@ def reproduce_command(report: Mapping[str, Any]) -> str:
             words += ["--config", str(report["output"]["config"])]
         if any(trial["role"] == "stock" for trial in report["trials"]):
             words += ["--against", "torch"]
+    if request.get("allow_shared_gpu"):
+        words.append("--allow-shared-gpu")
     return shlex.join(words)

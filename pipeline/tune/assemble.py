@@ -87,7 +87,10 @@ def tuned_config(
             "source_sha256": step_source_sha256(spec.name),
         },
         versions=versions(),
-        measured={k: measured[k] for k in ("samples_per_second", "util_percent", "fed_ratio", "peak_bytes")},
+        measured={
+            **{k: measured[k] for k in ("samples_per_second", "util_percent", "fed_ratio", "peak_bytes")},
+            "probe_bytes": None if result.chosen_probe is None else result.chosen_probe.peak_bytes,
+        },
     )
 
 
@@ -125,7 +128,9 @@ def report(
         "loader_rates": rates.loaders_to_list(),
         "parts": rates.parts_to_dict(),
         "differential": None if result.differential is None else result.differential.to_dict(),
-        "memory": result.memory.to_dict() if kind == "tune" else None,
+        "memory": {**result.memory.to_dict(), "chosen_probed": result.chosen_probe is not None}
+        if kind == "tune"
+        else None,
         "trials": [record.to_dict() for record in result.records],
         "comparisons": [comparison.to_dict() for comparison in result.comparisons],
         "chosen": None if result.chosen is None else result.chosen.trial.id,

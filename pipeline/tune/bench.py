@@ -15,7 +15,7 @@ from .assemble import dataset_facts, device_facts, report
 from .driver import Device, Progress, quiet
 from .machine import repeat_times
 from .memory import MemoryPlan
-from .preflight import limits_of
+from .preflight import check_sharers, limits_of
 from .rates import Rates
 from .result import Result, evidence_of
 from .rig import Rig, Trial
@@ -35,6 +35,7 @@ def run_bench(
     against_torch: bool = False,
     rounds: int = 5,
     seconds_per_round: float = 2.0,
+    allow_shared_gpu: bool = False,
     progress: Callable[[str, float], None] | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Any]:
@@ -46,6 +47,7 @@ def run_bench(
         against_torch: run stock torch (no workers, Pillow, transforms v2) at the same batch size in every round.
         rounds: at least 5 for comparisons to mean anything.
         seconds_per_round: of each measurement.
+        allow_shared_gpu: measure also where other programs compute on the device.
         progress: called with a message and the share done, 0..1.
         clock: monotonic seconds.
 
@@ -56,7 +58,7 @@ def run_bench(
         UsageError: no such dataset, step or device.
         ConfigError: rounds or seconds out of range.
         TunedConfigMismatchError: a tuned configuration of another dataset or machine.
-        ResourceError: the step does not fit on the device.
+        ResourceError: the step does not fit on the device, or others use it.
     """
     say: Progress = progress or quiet
     knobs = settings.settings if isinstance(settings, TunedConfig) else settings
@@ -68,12 +70,14 @@ def run_bench(
         rounds=rounds,
         image_size=image_size,
         batch_sizes=(knobs.batch_size,),
+        allow_shared_gpu=allow_shared_gpu,
         budget_seconds=max(1.0, rounds * seconds_per_round * 4),
     )
     facts, machine = preflight(), fingerprint()
     with opened(data, step, device, image_size=image_size, seed=request.seed, clock=clock) as on:
         if isinstance(settings, TunedConfig):
             check_tuned(settings, machine=machine, source=on.source)
+        shared = check_sharers(on.accelerator, allowed=allow_shared_gpu)
         result = bench(
             on.rig,
             request,
@@ -84,6 +88,7 @@ def run_bench(
             seconds=seconds_per_round,
             progress=say,
         )
+        result.notes += [] if shared is None else [shared]
         page = report(
             "bench",
             result,

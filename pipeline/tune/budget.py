@@ -1,4 +1,9 @@
-"""How a tune's time is divided: what was given decides how long each measurement may be."""
+"""How a tune's time is divided: what was given decides how long each measurement may be.
+
+The budget counts probing, measuring and search. Compiling is none of them: a step may take a minute for its first call
+at each batch size, a budget of three, and nothing would be measured. So what first calls take beyond a few seconds is
+counted by itself; once that is as long as the budget, no further batch size is begun.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +23,13 @@ class Budget:
         seconds: given by the user; the hold is not part of it.
         clock: monotonic seconds.
         started: when it began.
+        compiling: seconds of it so far that first calls of the step took beyond a few seconds each.
     """
 
     seconds: float
     clock: Callable[[], float]
     started: float
+    compiling: Callable[[], float] = lambda: 0.0
 
     @property
     def slice_seconds(self) -> float:
@@ -31,15 +38,23 @@ class Budget:
 
     @property
     def elapsed(self) -> float:
-        return self.clock() - self.started
+        return self.clock() - self.started - self.compiling()
 
     @property
     def left(self) -> float:
         return self.seconds - self.elapsed
 
+    def rates_left(self) -> float:
+        """Seconds that measuring the parts may still take."""
+        return _RATES_SHARE * self.seconds - self.elapsed
+
     def rates_done(self) -> bool:
-        """Whether measuring the parts has had its share, and the search must begin."""
-        return self.elapsed >= _RATES_SHARE * self.seconds
+        """Whether measuring the parts, or compiling for them, has had its share, and the search must begin."""
+        return self.rates_left() <= 0 or self.compiling_done()
+
+    def compiling_done(self) -> bool:
+        """Whether compiling has taken as long as the budget: no further batch size is begun."""
+        return self.compiling() >= self.seconds
 
     def candidates(self, rounds: int, *, fixed: int, most: int) -> int:
         """How many candidates fit into the time left, 2 to `most`.

@@ -54,7 +54,8 @@ def tune(
             `build(device=..., batch_size=..., num_classes=..., image_size=...)` with those that it accepts and returns
             a callable that takes (images, labels). It must be at a module's top level.
         current: your present settings, or the file of them, measured beside the rest.
-        budget_seconds, hold_seconds: seconds, or text as "3m".
+        budget_seconds, hold_seconds: seconds, or text as "3m". The budget is for probing, measuring and search; what
+            first calls of a step that compiles take is beside it, the hold after it.
         optimizer, base_lr, base_batch, global_batch: for advice on the learning rate and on accumulation; see
             `TuneRequest`, as for the rest.
         allow_shared_gpu: measure also where other programs compute on the device.

@@ -5,25 +5,27 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from statistics import median
 
 from ..config import LoaderSettings, TuneRequest
 from ..errors import ResourceError
+from .boundary import BUDGET_SHARE, measure_boundaries
 from .budget import Budget
+from .budget_notes import budget_notes
 from .candidates import BATCH_SIZES, MOST_CANDIDATES, Candidates
 from .differential import RUNS, differential
 from .hold import hold
-from .memory import MemoryPlan
+from .interrupted import take_best_so_far
+from .memory import MemoryPlan, holds_on_device
 from .parts import Plan, measure_parts
 from .rates import Rates
 from .result import Result, evidence_of
-from .rig import OutOfDeviceMemoryError, Rig
+from .rig import OutOfDeviceMemoryError, Probe, Rig
 from .rounds import run_rounds
 from .search import Record, Search, Targets, choose, comparisons, undecided
 from .space import Limits
 from .step_notes import step_notes
-from .variant_advice import PROBE_SECONDS, variant_advice, variants_worth_trying
+from .variant_advice import PROBE_SECONDS, try_variants
 from .verdict import Verdict, describe, judge
 
 STOCK_BATCH_SIZE = 64
@@ -81,13 +83,14 @@ class Driver:
         self.device = device
         self._progress = progress
         self._start = rig.clock() if started is None else started
-        self._budget = Budget(request.budget_seconds, rig.clock, self._start)
+        self._budget = Budget(request.budget_seconds, rig.clock, self._start, rig.compiling_seconds)
+        self._probe_seconds = 0.0  # the longest so far, compiling left out
         self._total = request.budget_seconds + 1.3 * request.hold_seconds
         self._cap = None if not device.memory_total_bytes else int(device.memory_total_bytes * request.memory_cap)
         sizes = request.batch_sizes or BATCH_SIZES
         present = () if request.current is None else (request.current.batch_size,)
         plan = MemoryPlan(
-            probe=rig.probe,
+            probe=self._probe,
             sizes=tuple(sorted({*sizes, *present})),
             cap_bytes=self._cap if self._cap is not None else 1 << 62,
             cap_share=request.memory_cap,
@@ -113,37 +116,41 @@ class Driver:
         result = self.result
         result.seconds["preflight"] = self.rig.clock() - self._start
         try:
-            self._stage("memory", self._probe_memory)
-            self._stage("rates", self._measure_parts)
-            self._stage("search", self._search)
+            self.find()
             self._stage("differential", self._tell_apart)
+            self._stage("boundary", self._judge_persistence)
+            self.result.notes += budget_notes(self.result, self._budget, self.request.rounds)
             self._stage("hold", self._hold)
             self._stage("advice", self._weigh_advice)
         except KeyboardInterrupt:
-            if not self._take_best_so_far():
+            if not take_best_so_far(result, self._targets(), seed=self.request.seed):
                 raise
         result.verdict = self._judged()
+        result.seconds["compiling"] = self.rig.compiling_seconds()
         result.seconds["total"] = self.rig.clock() - self._start
         return result
 
-    def _take_best_so_far(self) -> bool:
-        """Choose among what was measured before an interrupt; False before every live trial had a whole round."""
-        result = self.result
-        live = [record for record in result.records if record.left is None]
-        if not live or not all(record.rounds for record in live):
-            return False
-        chosen = result.chosen or choose(result.records, self._targets(), seed=self.request.seed)
-        if chosen is None:
-            return False
-        done = min(len(record.rounds) for record in live)
-        stage = next(reversed(result.seconds))  # the one that has just ended
-        result.interrupted, result.chosen = True, chosen
-        result.comparisons = comparisons(result.records, chosen, seed=self.request.seed)
-        held = "" if result.hold is not None else ", and nothing was held: the verdict rests on the rounds"
-        result.notes.append(
-            f"Interrupted in the {stage}: the best of {done} round{'' if done == 1 else 's'} was taken{held}."
-        )
-        return True
+    def find(self) -> Result:
+        """Memory, rates and search, without the evidence that follows: the choice, not held.
+
+        Raises:
+            ResourceError: nothing fits under the memory cap.
+        """
+        self._stage("memory", self._probe_memory)
+        self._stage("rates", self._measure_parts)
+        self._stage("search", self._search)
+        return self.result
+
+    def _probe(self, batch_size: int, settings: LoaderSettings | None = None) -> Probe:
+        began = self._budget.elapsed
+        found = self.rig.probe(batch_size) if settings is None else self.rig.probe(batch_size, settings)
+        self._probe_seconds = max(self._probe_seconds, self._budget.elapsed - began)
+        return found
+
+    def _no_more_probes(self) -> bool:
+        """Whether a second probe as long as the first would leave the parts less than half of their time."""
+        budget = self._budget
+        return budget.compiling_done() or budget.elapsed + self._probe_seconds > 0.5 * budget.seconds
 
     def _weigh_advice(self) -> None:
         """Measure what the verdict and its advice rest on where data binds; nobody else needs it."""
@@ -177,7 +184,8 @@ class Driver:
 
     def _probe_memory(self) -> None:
         self._say("device memory: probing batch sizes in child processes")
-        self.result.memory.start()
+        present = self.request.current
+        self.result.memory.start(enough=self._no_more_probes, keep=() if present is None else (present.batch_size,))
         if self.result.memory.unmeasured is not None:
             self.result.notes.append(f"Device memory was not measured: {self.result.memory.unmeasured}.")
         self.result.notes += step_notes(
@@ -191,16 +199,16 @@ class Driver:
     def _measure_parts(self) -> None:
         result, request, budget = self.result, self.request, self._budget
         # Stock torch keeps its usual batch size, also where a smaller one already saturates the step.
-        required = [size for size in (self._stock_batch_size(),) if size is not None]
-        if request.current is not None:
-            required.append(request.current.batch_size)
+        stock = self._stock_batch_size()
         plan = Plan(
             seconds=budget.slice_seconds,
             image_size=request.image_size,
             pin_memory=self.device.pin_memory,
             util_target=request.util_target,
-            required=required,
+            required=[] if request.current is None else [request.current.batch_size],
+            wanted=[] if stock is None else [stock],
             stop=budget.rates_done,
+            left=budget.rates_left,
             say=self._say,
         )
         result.rates = measure_parts(self.rig, result.memory, self.limits, plan)
@@ -212,8 +220,10 @@ class Driver:
             )
 
     def _stock_batch_size(self) -> int | None:
+        """Once the step was measured, one of the sizes that time has reached."""
         wanted = STOCK_BATCH_SIZE if self.request.current is None else self.request.current.batch_size
-        fitting = [size for size in self.result.memory.sizes if self.result.memory.likely(size)]
+        sizes = [size for size in self.result.memory.sizes if size in (self.result.rates.ceilings or (size,))]
+        fitting = [size for size in sizes if self.result.memory.likely(size)]
         return max((s for s in fitting if s <= wanted), default=min(fitting, default=None))
 
     def _new_search(self) -> Search:
@@ -242,7 +252,7 @@ class Driver:
         while (
             winner is not None
             and search.rounds < _MOST_ROUNDS
-            and self._budget.left - self._kept_for_table > self._round_seconds(search)
+            and self._budget.left - self._kept > self._round_seconds(search)
             and undecided(search.records, winner, seed=request.seed)
         ):
             search.extend(1)
@@ -256,12 +266,6 @@ class Driver:
             )
         result.chosen = winner
         result.comparisons = comparisons(search.records, winner, seed=request.seed)
-        done = max(len(record.rounds) for record in search.records)
-        if done < request.rounds:
-            result.notes.append(
-                f"The budget of {request.budget_seconds:g} s ended after {done} of {request.rounds} rounds: the best "
-                "so far was taken, and comparisons need five. Give a larger --budget for firm ones."
-            )
 
     def _choose(self, search: Search) -> Record | None:
         """The winner, its batch size probed: the line through the peaks only decides what is worth measuring."""
@@ -289,7 +293,7 @@ class Driver:
         A loader that decodes on the CPU holds there the batches that the plain probe holds too.
         """
         settings = winner.trial.settings
-        if settings is None or settings.backend in ("threads", "processes") or not settings.num_workers:
+        if settings is None or not holds_on_device(settings):
             return True
         if settings not in self.result.memory.fed:
             self._say(f"device memory: probing {describe(settings)} in a child process")
@@ -305,20 +309,26 @@ class Driver:
             search,
             self.result.rates,
             seconds=self._budget.slice_seconds,
-            left=lambda: self._budget.left - self._kept_for_table,
+            left=lambda: self._budget.left - self._kept,
             say=self._say,
             between=self._between_rounds,
         )
 
     @property
     def _table_seconds(self) -> float:
-        """What the differential table will take."""
-        return RUNS * _OPENED * self._budget.slice_seconds
+        """What the differential table will take: windows as long as the longest of the rounds, or as asked for."""
+        walls = [m.window.wall_seconds for record in self.result.records for m in record.rounds.values()]
+        return RUNS * _OPENED * max([self._budget.slice_seconds, *walls])
 
     @property
-    def _kept_for_table(self) -> float:
-        """What the search leaves for it: rounds count for more where there is time for few."""
-        return self._table_seconds if self.request.budget_seconds >= _LONG_BUDGET else 0.0
+    def _kept(self) -> float:
+        """What the search leaves for the winner's probe, the table and boundaries; nothing where time is short."""
+        later = self._table_seconds + BUDGET_SHARE * self.request.budget_seconds
+        memory = self.result.memory
+        running = {record.trial.batch_size for record in self.result.records if record.left is None}
+        if self._cap is not None and memory.unmeasured is None and not running <= set(memory.probes):
+            later += self._probe_seconds
+        return later if self.request.budget_seconds >= _LONG_BUDGET else 0.0
 
     def _tell_apart(self) -> None:
         """The differential table of the chosen settings, where the budget still holds it."""
@@ -342,9 +352,16 @@ class Driver:
             raise ValueError("a hold needs chosen settings")
         settings = chosen.trial.settings
         self.rig.release_device()
-        if settings.backend == "processes" and settings.num_workers > 0:
-            self._judge_persistence(settings)
-        self._try_variants(chosen, settings.batch_size)
+        if self.device.on_cuda:
+            self.result.notes += try_variants(
+                self.rig,
+                self.result.memory,
+                chosen,
+                fed_target=request.fed_target,
+                left=lambda: self._budget.left,
+                probe_seconds=max(PROBE_SECONDS, self._probe_seconds),
+                say=self._say,
+            )
 
         def show(share: float) -> None:
             fraction = (request.budget_seconds + share * 1.3 * request.hold_seconds) / self._total
@@ -366,40 +383,25 @@ class Driver:
                 got="out of memory in the held run",
                 remedy="Something else took device memory meanwhile: free the device and tune again.",
             ) from error
+        told = self.result.hold.words_on_workers()
+        self.result.notes += [] if told is None else [told]
         for window in self.result.hold.ceilings:
             self.result.rates.add_ceiling(window)
 
-    def _try_variants(self, chosen: Record, size: int) -> None:
-        """Checkpointing and autocast of the step's model, where they could help: its memory or its speed binds."""
-        memory = self.result.memory
-        base = memory.probes.get(size)
-        if not self.device.on_cuda or base is None or base.facts is None or base.facts.parameters_on is None:
+    def _judge_persistence(self) -> None:
+        """Keep workers between epochs or not, by what boundaries cost; the user's own settings stay as they are."""
+        chosen, rates = self.result.chosen, self.result.rates
+        if chosen is None or chosen.trial.settings is None or not chosen.trial.settings.num_workers:
             return
-        fed = chosen.medians()["fed_ratio"]
-        worth = variants_worth_trying(
-            memory_binds=any(larger > size and not memory.likely(larger) for larger in memory.sizes),
-            step_binds=fed is not None and fed >= self.request.fed_target,
-        )
-        for variant in worth:
-            if self._budget.left < PROBE_SECONDS:
-                self.result.notes.append(f"The budget left no time to try {variant} on the step.")
-                return
-            self._say(f"the step with {variant}, in a child process")
-            told = variant_advice(
-                base, partial(self.rig.probe_variant, size), variant, cap_bytes=self._cap, line=memory.line
-            )
-            if told is not None:
-                self.result.notes.append(told)
-
-    def _judge_persistence(self, settings: LoaderSettings) -> None:
-        """What keeping workers saves at an epoch boundary; a user whose memory is short can weigh it."""
-        if self._budget.left <= 0:
-            return
+        self.rig.release_device()
         self._say("cost of an epoch boundary")
-        for keep in (True, False):
-            point = dataclasses.replace(settings, persistent_workers=keep)
-            self.result.rates.boundary_seconds[keep] = self.rig.boundary_seconds(point)
-        kept, anew = self.result.rates.boundary_seconds[True], self.result.rates.boundary_seconds[False]
-        self.result.notes.append(
-            f"persistent_workers=True: an epoch boundary takes {kept:.2f} s, with new workers {anew:.2f} s."
+        rates.boundaries = measure_boundaries(
+            self.rig,
+            chosen.trial.settings,
+            left=lambda: self._budget.left,
+            most=BUDGET_SHARE * self.request.budget_seconds,
         )
+        if chosen.trial.role != "current" and rates.boundaries.judged:
+            settings = dataclasses.replace(chosen.trial.settings, persistent_workers=rates.boundaries.keep)
+            chosen.trial = dataclasses.replace(chosen.trial, settings=settings, label=describe(settings))
+        self.result.notes.append(rates.boundaries.words())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from ..config import LoaderSettings
 from .rig import Rig, Window, rate
 from .statistics import Interval, mean_interval, ratio_of_means, slope
+from .worker_memory import NOT_READ, WorkerMemory, worker_memory
 
 GROWTH_BYTES_PER_EPOCH = 5_000_000
 """Host memory may grow by less than this an epoch (design section 10)."""
@@ -32,6 +33,7 @@ class Hold:
         fed: fed ratio with its interval.
         peak_bytes: most device memory of any window; None where not measured.
         host_slope: bytes/s of host memory after the first third; None with too few windows.
+        workers: memory of the worker processes among it.
         epoch_seconds: how long an epoch takes at this speed.
         windows, ceilings: raw.
         crossed_in: numbers of the windows that an epoch boundary lies in.
@@ -49,11 +51,38 @@ class Hold:
     windows: tuple[Window, ...]
     ceilings: tuple[Window, ...]
     crossed_in: tuple[int, ...] = ()
+    workers: WorkerMemory = NOT_READ
 
     @property
     def grows(self) -> bool:
         """Whether host memory grows: even the low end of the slope's interval is not negligible over an epoch."""
-        line = self.host_slope
+        return self._is_growth(self.host_slope)
+
+    @property
+    def workers_grow(self) -> bool:
+        """The same of the worker processes alone."""
+        return self._is_growth(self.workers.slope)
+
+    @property
+    def workers_growth_share(self) -> float | None:
+        """What worker processes take of the growth of host memory, 0..1; None where either was not seen."""
+        whole, part = self.host_slope, self.workers.slope
+        if whole is None or part is None or whole.value <= 0:
+            return None
+        return min(1.0, max(0.0, part.value / whole.value))
+
+    def words_on_workers(self) -> str | None:
+        """A note where worker processes grow and the sum of resident memory does not show it."""
+        line = self.workers.slope
+        if line is None or self.grows or not self.workers_grow:
+            return None
+        low, value, high = (x * self.epoch_seconds / 1e6 for x in (line.low, line.value, line.high))
+        return (
+            f"Worker processes grow by {value:.0f} MB an epoch ({low:.0f} to {high:.0f}), by pages that they inherited "
+            "and no longer share: keep samples in arrays instead of Python lists, or use persistent_workers=False."
+        )
+
+    def _is_growth(self, line: Interval | None) -> bool:
         return line is not None and line.low > 0 and line.low * self.epoch_seconds >= GROWTH_BYTES_PER_EPOCH
 
     def to_dict(self) -> dict[str, Any]:
@@ -72,6 +101,7 @@ class Hold:
             "host_memory": None
             if line is None
             else {"slope_bytes_per_second": line.value, "low": line.low, "high": line.high, "grows": self.grows},
+            "worker_memory": {**self.workers.to_dict(), "grows": self.workers_grow},
             "epoch_seconds": self.epoch_seconds,
             "ceiling_samples_per_second": [rate(window) for window in self.ceilings],
             "crossed_in_windows": list(self.crossed_in),
@@ -107,6 +137,7 @@ def hold(
     windows: list[Window] = []
     starts: list[float] = []
     crossed_in: list[int] = []
+    workers: list[Mapping[int, int]] = []
     fed_seconds = 0.0
     ceilings = [rig.ceiling(settings.batch_size, length / 2)]
     with rig.hold(settings, samples_before_boundary=before) as run:
@@ -117,6 +148,7 @@ def hold(
                 starts.append(rig.clock())
                 before_window = run.epochs_crossed
                 windows.append(run.feed(length))
+                workers.append(run.worker_bytes())
                 if run.epochs_crossed > before_window:
                     crossed_in.append(len(windows) - 1)
                 fed_seconds += windows[-1].wall_seconds
@@ -126,7 +158,9 @@ def hold(
             group += 1
         crossed = run.epochs_crossed
     found = _summary(rig, settings, windows, ceilings, starts, crossed, seed)
-    return replace(found, crossed_in=tuple(crossed_in))
+    middles = [start + window.wall_seconds / 2 for start, window in zip(starts, windows, strict=True)]
+    grown = worker_memory(middles, workers, warm_share=_WARM_SHARE)
+    return replace(found, crossed_in=tuple(crossed_in), workers=grown)
 
 
 def _summary(

@@ -6,7 +6,7 @@ import gc
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from ..loader import ImageLoader, make_loader, stock_loader
 from ..training import (
     Accelerator,
     CachedBatches,
+    MemoryProbe,
     ProbeLoader,
     Step,
     StepSpec,
@@ -32,10 +33,11 @@ from ..training.variants import Variant
 from .batch_advice import OptimizerFacts, optimizer_facts
 from .evidence import ResizeGain, read_in_parallel, resize_gain
 from .feed import Feed, paced
-from .rig import Cache, Order, OutOfDeviceMemoryError, Probe, Supply, Trial
+from .rig import FIRST_CALL_SECONDS, Cache, Order, OutOfDeviceMemoryError, Probe, Supply, Trial
 from .step_notes import refuse_fault
 from .supply import SuppliedSource, some_rows
 from .throughput import copying_rate, reading_rate
+from .worker_memory import read_beside
 
 MIN_EPOCH_BATCHES = 200
 """Smaller sets are repeated to this many batches an epoch (design section 7)."""
@@ -95,6 +97,7 @@ class MachineRig:
         self._optimizers: dict[int, OptimizerFacts] = {}
         self._cached: dict[int, CachedBatches] = {}
         self._turned_to: int | None = None
+        self._compiling = 0.0
 
     def __enter__(self) -> MachineRig:
         return self
@@ -114,6 +117,16 @@ class MachineRig:
     def clock(self) -> float:
         return self._clock()
 
+    def compiling_seconds(self) -> float:
+        return self._compiling
+
+    def _count_first_call(self, calls: Sequence[float]) -> None:
+        self._compiling += max(0.0, calls[0] - FIRST_CALL_SECONDS) if calls else 0.0
+
+    def _probed(self, found: MemoryProbe) -> MemoryProbe:
+        self._count_first_call(() if found.facts is None else found.facts.call_seconds)
+        return found
+
     def probe(self, batch_size: int, settings: LoaderSettings | None = None) -> Probe:
         loader = None
         if settings is not None:
@@ -121,11 +134,11 @@ class MachineRig:
             loader = ProbeLoader(data=self._source.location, settings=settings, seed=self._seed, times=times)
         found = probe_memory(self._spec, self._device, batch_size, timeout_seconds=PROBE_TIMEOUT_SECONDS, loader=loader)
         refuse_fault(self._spec.name, found)
-        return found
+        return self._probed(found)
 
     def probe_variant(self, batch_size: int, variant: Variant) -> Probe:
-        return probe_memory(
-            self._spec, self._device, batch_size, timeout_seconds=PROBE_TIMEOUT_SECONDS, variant=variant
+        return self._probed(
+            probe_memory(self._spec, self._device, batch_size, timeout_seconds=PROBE_TIMEOUT_SECONDS, variant=variant)
         )
 
     def ceiling(self, batch_size: int, seconds: float) -> Window:
@@ -339,11 +352,14 @@ class MachineRig:
 
     def _measure(self, step: Step, batches: Iterator[Any], seconds: float, max_steps: int | None = None) -> Window:
         # A first call may compile.
-        limit = STALL_SECONDS if getattr(step, "calls", 1) else PROBE_TIMEOUT_SECONDS
+        first = not getattr(step, "calls", 1)
+        limit = PROBE_TIMEOUT_SECONDS if first else STALL_SECONDS
         with guarded_from_stalls(step, batches, limit_seconds=limit) as (watched, watched_batches):
-            return measure(
+            window = measure(
                 watched, watched_batches, self._accelerator, seconds=seconds, max_steps=max_steps, clock=self._clock
             )
+        self._count_first_call(window.step_seconds if first else ())
+        return window
 
     def _drain(self, feed: Feed, settings: LoaderSettings | None) -> None:
         """Take what was made ready beforehand: a window that begins with a full queue flatters the loader."""
@@ -396,6 +412,7 @@ class _MachineHold:
         self._rig = rig
         self._feed = feed
         self._settings = settings
+        self._worker_bytes: Mapping[int, int] = {}
 
     @property
     def epochs_crossed(self) -> int:
@@ -407,7 +424,14 @@ class _MachineHold:
 
     def feed(self, seconds: float) -> Window:
         step = self._rig._step(self._settings.batch_size)
-        return self._rig._guarded(self._settings.batch_size, lambda: self._rig._measure(step, self._feed, seconds))
+        with read_beside(self._feed.loader.worker_pids, self._keep):
+            return self._rig._guarded(self._settings.batch_size, lambda: self._rig._measure(step, self._feed, seconds))
+
+    def _keep(self, found: Mapping[int, int]) -> None:
+        self._worker_bytes = found
+
+    def worker_bytes(self) -> Mapping[int, int]:
+        return self._worker_bytes
 
 
 def _cpu_seconds() -> float:

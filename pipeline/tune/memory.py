@@ -9,6 +9,7 @@ from typing import Any
 from ..config import LoaderSettings
 from ..errors import ResourceError
 from .rig import Probe
+from .search import Record
 
 _LINE_MARGIN = 0.92  # sizes are tried unprobed only where the line says they stay this far under the cap
 
@@ -35,6 +36,21 @@ def fit_line(points: Sequence[tuple[int, int]]) -> Line | None:
     return Line(mean_y - slope * mean_x, slope)
 
 
+def holds_on_device(settings: LoaderSettings) -> bool:
+    """Whether a loader takes device memory beside its batches: it decodes there, wholly or in part."""
+    return settings.backend not in ("threads", "processes") and settings.num_workers > 0
+
+
+def unprobed_words(chosen: Record) -> str:
+    """A note on a choice whose batch size was run, and not probed by itself with its loader."""
+    peak = chosen.medians()["peak_bytes"]
+    seen = "" if peak is None else f", where device memory peaked at {peak / 2**30:.2f} GiB"
+    return (
+        f"Batch {chosen.trial.batch_size} was run beside the other trials{seen}, and not yet probed by itself: that it "
+        "stays under the memory cap is not certain."
+    )
+
+
 def _unknown(probe: Probe) -> bool:
     return probe.peak_bytes is None and not probe.out_of_memory
 
@@ -48,6 +64,9 @@ class MemoryPlan:
         sizes: batch sizes to consider, ascending.
         cap_bytes: most device memory allowed.
         cap_share: the same as a share of the card.
+
+    Attributes:
+        not_begun: sizes that there was no time to consider.
     """
 
     probe: Callable[..., Probe]
@@ -56,9 +75,14 @@ class MemoryPlan:
     cap_share: float
     probes: dict[int, Probe] = field(default_factory=dict)
     fed: dict[LoaderSettings, Probe] = field(default_factory=dict)
+    not_begun: tuple[int, ...] = ()
 
-    def start(self) -> None:
+    def start(self, *, enough: Callable[[], bool] = lambda: False, keep: Sequence[int] = ()) -> None:
         """Probe the smallest size and one further up: two points make a line.
+
+        Args:
+            enough: asked after the first probe; where true, other sizes are not begun.
+            keep: sizes that are considered all the same.
 
         Raises:
             ResourceError: the smallest size does not fit under the cap.
@@ -73,6 +97,10 @@ class MemoryPlan:
                 got=got,
                 remedy="Use a smaller model or image, give smaller batch sizes, or raise --memory-cap.",
             )
+        if enough():
+            self.not_begun = tuple(size for size in self.sizes if size != first and size not in keep)
+            self.sizes = tuple(size for size in self.sizes if size not in self.not_begun)
+            return
         if self.probes[first].peak_bytes is not None and len(self.sizes) > 1:
             # Twice the size apart is lost in the allocator's rounding; four times is not.
             self.check(next((s for s in self.sizes if s >= 4 * first), self.sizes[-1]))
@@ -95,6 +123,10 @@ class MemoryPlan:
 
     def _under_cap(self, probe: Probe) -> bool:
         return not probe.out_of_memory and (probe.peak_bytes is None or probe.peak_bytes < self.cap_bytes)
+
+    def not_over_cap(self, batch_size: int) -> bool:
+        """Whether no probe of this size so far was over the cap; probes nothing."""
+        return batch_size not in self.probes or self._under_cap(self.probes[batch_size])
 
     def rule_out(self, batch_size: int) -> None:
         """A size ran out of memory outside a probe: it and every larger one are gone."""

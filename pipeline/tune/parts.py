@@ -40,7 +40,9 @@ class Plan:
         pin_memory: whether host batches are pinned for the device.
         util_target: percent.
         required: batch sizes measured in any case where they fit.
+        wanted: those measured as long as `left` allows, and before smaller ones where that is one only.
         stop: true when time is short: then only what nothing can be said without follows.
+        left: seconds for all of it that are left.
         say: reports what is measured now.
     """
 
@@ -50,6 +52,8 @@ class Plan:
     util_target: float
     required: Sequence[int]
     stop: Callable[[], bool]
+    wanted: Sequence[int] = ()
+    left: Callable[[], float] = lambda: math.inf
     say: Callable[[str], None] = lambda message: None
 
 
@@ -68,7 +72,9 @@ def measure_parts(rig: Rig, memory: MemoryPlan, limits: Limits, plan: Plan) -> R
         seconds=plan.seconds,
         util_target=plan.util_target,
         required=plan.required,
+        wanted=plan.wanted,
         stop=plan.stop,
+        left=plan.left,
     )
     if not rates.ceilings:
         return rates
@@ -109,28 +115,46 @@ def measure_ceilings(
     seconds: float,
     util_target: float,
     required: Sequence[int] = (),
+    wanted: Sequence[int] = (),
     stop: Callable[[], bool],
+    left: Callable[[], float] = lambda: math.inf,
 ) -> None:
-    """The step on cached batches from the smallest size up, until a larger one gains less than 2%.
+    """The step on cached batches from the smallest size up, until a larger one gains less than 2%; at one at least.
 
     A size that gains nothing can only tie, and ties go to the smaller batch, so nothing beyond it is worth time, unless
     utilization is still under its target.
 
     Args:
-        required: sizes measured in any case where they fit (the user's, stock torch's).
-        stop: true when time is short: then only the required sizes follow.
+        required: sizes measured in any case where they fit (the user's).
+        wanted: sizes measured also where a smaller one saturates the step (stock torch's).
+        stop: true when time is short, or compiling was long: then only these two follow.
+        left: seconds that are left: where a measurement would not end in them, only the required sizes follow, or one
+            that is wanted where nothing was measured. `rates.not_begun` takes the others.
     """
-    best, saturated = 0.0, False
+    best, saturated, longest = 0.0, False, seconds
     for size in memory.sizes:
-        if size not in memory.sizes or (size not in required and (saturated or (best and stop()))):
+        if size not in memory.sizes or (saturated and size not in required and size not in wanted):
+            continue
+        if size in required:
+            short = False
+        elif size in wanted:
+            short = best > 0 and left() < longest
+        else:
+            # One is measured in any case, and rather one that is asked for than the smallest.
+            another = best > 0 or any(memory.likely(other) for other in (*required, *wanted))
+            short = another and (stop() or left() < longest)
+        if short:
+            rates.not_begun.append(size)
             continue
         if not memory.likely(size):
             continue
+        asked = rig.clock() - rig.compiling_seconds()
         try:
             window = rig.ceiling(size, seconds)
         except OutOfDeviceMemoryError:
             memory.rule_out(size)
             break
+        longest = max(longest, rig.clock() - rig.compiling_seconds() - asked)
         rates.add_ceiling(window)
         speed, util = rate(window), window.util_percent
         saturated = saturated or (best > 0 and speed < (1 + TIE) * best and (util is None or util > util_target))

@@ -73,7 +73,7 @@ def check_sharers(accelerator: Accelerator, *, allowed: bool) -> str | None:
         return None
     if not allowed:
         raise ResourceError(
-            "a tune needs the device to itself",
+            "what is measured needs the device to itself",
             got=f"{accelerator.name}, used by {', '.join(users)}",
             remedy="Wait for them, choose another --device, or give --allow-shared-gpu and read the result with care.",
         )

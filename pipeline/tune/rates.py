@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any
 
 from ..config import LoaderSettings
+from .boundary import Boundaries
 from .evidence import ResizeGain, slow_samples
 from .model import Model, WorkerCurve, fit_curve
 from .rig import Window, rate
@@ -33,26 +34,28 @@ class Rates:
 
     Attributes:
         ceilings: windows of the step on cached batches, by batch size.
+        not_begun: batch sizes that time did not reach.
         loaders: (backend, workers, batch size) -> samples/s of the loader alone.
         beside: the step with a decoder beside it.
         stock_rates: samples/s of stock torch's loader alone.
         read_rate: samples/s of one reading thread.
         reads: the same by (order, cache), or why it was not measured.
         copy_rates: samples/s of copies to the device, by whether the host's memory is pinned.
-        boundary_seconds: cost of an epoch boundary, by whether workers are kept.
+        boundaries: between epochs, with the chosen settings.
         parallel_read_rate: samples/s of as many reading threads as the chosen loader has.
         sample_seconds: of single samples, read and decoded.
         resize: what smaller images would bring; None where not measured or none is larger.
     """
 
     ceilings: dict[int, list[Window]] = field(default_factory=dict)
+    not_begun: list[int] = field(default_factory=list)
     loaders: dict[tuple[str, int, int], list[float]] = field(default_factory=dict)
     beside: list[Beside] = field(default_factory=list)
     stock_rates: list[float] = field(default_factory=list)
     read_rate: float | None = None
     reads: dict[tuple[str, str], float | str] = field(default_factory=dict)
     copy_rates: dict[bool, float] = field(default_factory=dict)
-    boundary_seconds: dict[bool, float] = field(default_factory=dict)
+    boundaries: Boundaries = field(default_factory=Boundaries)
     parallel_read_rate: float | None = None
     sample_seconds: Sequence[float] = ()
     resize: ResizeGain | None = None
@@ -128,7 +131,7 @@ class Rates:
             decode_costs=self.decode_costs(),
             dali_rates={} if dali is None else {LoaderSettings().hw_decoder_load: dali.rate(cores)},
             copy_rates=self.copy_rates,
-            boundary_seconds=self.boundary_seconds,
+            boundary_seconds=self.boundaries.medians,
             epoch_samples=epoch_samples or {},
             device_bytes=device_bytes or {},
             stock=median(self.stock_rates) if self.stock_rates else None,
@@ -188,5 +191,5 @@ class Rates:
             "sample_seconds": [round(seconds, 6) for seconds in self.sample_seconds],
             "slow_samples": None if (slow := slow_samples(self.sample_seconds)) is None else slow.to_dict(),
             "resize": None if self.resize is None else self.resize.to_dict(),
-            "boundary_seconds": {"kept": self.boundary_seconds.get(True), "new": self.boundary_seconds.get(False)},
+            "boundary_seconds": self.boundaries.to_dict(),
         }

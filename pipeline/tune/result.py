@@ -9,8 +9,9 @@ from ..config import LoaderSettings, TuneRequest
 from .differential import Differential
 from .evidence import slow_samples
 from .hold import Hold
-from .memory import MemoryPlan
+from .memory import MemoryPlan, holds_on_device
 from .rates import Rates
+from .rig import Probe
 from .search import Comparison, Record
 from .space import Limits, fits
 from .statistics import Interval, mean_interval
@@ -32,6 +33,19 @@ class Result:
     seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     interrupted: bool = False
+
+    @property
+    def chosen_probe(self) -> Probe | None:
+        """The probe of the chosen batch size, with its loader where that holds device memory; None where not probed."""
+        settings = None if self.chosen is None else self.chosen.trial.settings
+        if settings is None:
+            return None
+        if holds_on_device(settings):
+            # Whether workers are kept is judged later, and changes nothing on the device.
+            kept = settings.persistent_workers
+            fed = {dataclasses.replace(s, persistent_workers=kept): probe for s, probe in self.memory.fed.items()}
+            return fed.get(settings)
+        return self.memory.probes.get(settings.batch_size)
 
 
 def evidence_of(result: Result, request: TuneRequest, limits: Limits, cap_bytes: int | None) -> Evidence:
@@ -62,6 +76,7 @@ def evidence_of(result: Result, request: TuneRequest, limits: Limits, cap_bytes:
         fed=fed,
         peak_bytes=peak,
         grows_bytes_per_epoch=growth,
+        workers_growth_share=None if held is None else held.workers_growth_share,
         ceilings=[_ceiling_facts(result, size) for size in sorted(result.rates.ceilings)],
         loader_rate=None if curve is None else curve.rate(settings.num_workers),
         core_rate=None if curve is None else curve.rate(limits.cores) / limits.cores,

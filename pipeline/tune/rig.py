@@ -6,7 +6,7 @@ fake with a virtual clock.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -114,12 +114,24 @@ class HeldRun(Protocol):
 
     def feed(self, seconds: float) -> Window: ...
 
+    def worker_bytes(self) -> Mapping[int, int]:
+        """Memory of each worker process by its id, as it was in the last window; empty where there are none."""
+        ...
+
+
+FIRST_CALL_SECONDS = 5.0
+"""A step's first call at a batch size may take this long without compiling: libraries load and choose algorithms."""
+
 
 class Rig(Protocol):
     """A machine with a dataset, a step and a device. One thread drives it; the driver closes it."""
 
     def clock(self) -> float:
         """Monotonic seconds."""
+        ...
+
+    def compiling_seconds(self) -> float:
+        """What first calls of the step took so far beyond `FIRST_CALL_SECONDS` each, those in probes included."""
         ...
 
     def probe(self, batch_size: int, settings: LoaderSettings | None = None) -> Probe:

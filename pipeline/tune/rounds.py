@@ -11,6 +11,9 @@ from .search import Measurement, Search
 _WITHOUT_OPENING = 0.75
 
 
+NOT_TRIED = "not tried: the budget was over before"
+
+
 def run_rounds(
     rig: Rig,
     search: Search,
@@ -21,7 +24,9 @@ def run_rounds(
     say: Callable[[str], None],
     between: Callable[[Search], None] = lambda search: None,
 ) -> None:
-    """Measure until the search has no more to ask, or time is over; one whole round is always made.
+    """Measure until the search has no more to ask, or time is over.
+
+    A candidate and those it is compared with are always measured; the rest of the first round only where time is left.
 
     Where the rounds to come would not fit into the time left, the slowest candidates go: five rounds of few say more
     than two of many.
@@ -37,7 +42,8 @@ def run_rounds(
     number, began = -1, rig.clock()
     while (trial := search.ask()) is not None:
         # What is begun is measured to its end, so it is begun only where it would end in time.
-        if search.round > 0 and left() < search.longest_seconds:
+        if left() < search.longest_seconds and search.can_end():
+            search.end(NOT_TRIED)
             return
         if number != search.round:
             if number >= 0:

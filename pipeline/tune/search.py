@@ -157,6 +157,10 @@ class Search:
 
     def _plan(self) -> list[Trial]:
         live = [record.trial for record in self.records if record.left is None]
+        if self.round == 0:
+            # The best prediction and what it is compared with come first: time may end this round early.
+            first = next((trial for trial in live if trial.role == "candidate"), None)
+            return sorted(live, key=lambda trial: trial is not first and trial.role == "candidate")
         turn = self.round % len(live) if live else 0
         return live[turn:] + live[:turn]
 
@@ -207,6 +211,19 @@ class Search:
                 f"left after {len(record.rounds)} rounds at {share:.2f} of the best, to stay within the budget"
             )
             self._queue = [t for t in self._queue if t.id != record.trial.id]
+
+    def can_end(self) -> bool:
+        """Whether what was measured allows a choice: a candidate, and whatever it is to be compared with."""
+        candidates = [r for r in self.records if r.trial.role == "candidate"]
+        fixed = [r for r in self.records if r.trial.role != "candidate"]
+        return (any(r.rounds for r in candidates) or not candidates) and all(r.rounds or r.left for r in fixed)
+
+    def end(self, why: str) -> None:
+        """Let those go that no round has reached."""
+        for record in self.records:
+            if not record.rounds and record.left is None:
+                record.left = why
+        self._queue = [trial for trial in self._queue if self.record(trial).left is None]
 
     def extend(self, rounds: int) -> None:
         """Add rounds, where the ones so far did not decide."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 
 from ..training.variants import Variant
-from .memory import Line
-from .rig import Probe
+from .memory import Line, MemoryPlan
+from .rig import Probe, Rig
+from .search import Record
 
-__all__ = ["PROBE_SECONDS", "variant_advice", "variants_worth_trying"]
+__all__ = ["PROBE_SECONDS", "try_variants", "variant_advice", "variants_worth_trying"]
 
 PROBE_SECONDS = 20.0
-"""What must be left of a budget for one more child process."""
+"""What must be left of a budget for one more child process, or as long as the longest so far took."""
 
 _WARM_CALLS = 3
 _NAMES: dict[Variant, str] = {
@@ -26,6 +28,47 @@ def variants_worth_trying(*, memory_binds: bool, step_binds: bool) -> tuple[Vari
     if memory_binds:
         return ("checkpointing", "autocast")
     return ("autocast",) if step_binds else ()
+
+
+def try_variants(
+    rig: Rig,
+    memory: MemoryPlan,
+    chosen: Record,
+    *,
+    fed_target: float,
+    left: Callable[[], float],
+    probe_seconds: float,
+    say: Callable[[str], None],
+) -> list[str]:
+    """Checkpointing and autocast of the step's model, where they could help: its memory or its speed binds.
+
+    Args:
+        left: seconds of the budget that are left.
+        probe_seconds: what must be left for one more child process.
+        say: reports what is tried now.
+
+    Returns:
+        Notes for the report; none where the step shows no model.
+    """
+    size = chosen.trial.batch_size
+    base = memory.probes.get(size)
+    if base is None or base.facts is None or base.facts.parameters_on is None:
+        return []
+    fed = chosen.medians()["fed_ratio"]
+    worth = variants_worth_trying(
+        memory_binds=any(larger > size and not memory.likely(larger) for larger in memory.sizes),
+        step_binds=fed is not None and fed >= fed_target,
+    )
+    notes: list[str] = []
+    for variant in worth:
+        if left() < probe_seconds:
+            return [*notes, f"The budget left no time to try {variant} on the step."]
+        say(f"the step with {variant}, in a child process")
+        told = variant_advice(
+            base, partial(rig.probe_variant, size), variant, cap_bytes=memory.cap_bytes, line=memory.line
+        )
+        notes += [] if told is None else [told]
+    return notes
 
 
 def variant_advice(

@@ -39,6 +39,7 @@ class Evidence:
         fed: fed ratio.
         peak_bytes: of the device.
         grows_bytes_per_epoch: growth of host memory where there is one.
+        workers_growth_share: of it, 0..1, that worker processes take; None without such processes.
         ceilings: by batch size, ascending.
         loader_rate: the loader alone with these settings, samples/s; None where not measured.
         core_rate: samples/s of one core.
@@ -73,6 +74,7 @@ class Evidence:
     slow: SlowSamples | None = None
     resize: ResizeGain | None = None
     largest_batch: int | None = None
+    workers_growth_share: float | None = None
 
     @property
     def ceiling(self) -> CeilingFacts:
@@ -243,10 +245,7 @@ def _data_advice(e: Evidence) -> tuple[Binds, list[str]]:
     if e.over_cap:
         return "memory", ["Choose a smaller batch size, or raise --memory-cap if nothing else uses the device."]
     if e.grows_bytes_per_epoch is not None and len(e.misses) == 1:
-        return "memory", [
-            f"Host memory grows by {e.grows_bytes_per_epoch / 1e6:.0f} MB an epoch: look for lists that the step "
-            "or the dataset appends to, and use fewer workers meanwhile."
-        ]
+        return "memory", [_growth_advice(e, e.grows_bytes_per_epoch)]
     # The loader's own rate includes the copy, so a copy that is as slow as it comes first.
     if e.copy_rate is not None and e.copy_rate < min(needed, 1.25 * (e.loader_rate or needed)):
         return _copy_advice(e, e.copy_rate, needed)
@@ -260,6 +259,19 @@ def _data_advice(e: Evidence) -> tuple[Binds, list[str]]:
         f"Python binds: the loader{alone} but not beside the step, which shares the interpreter and the cores with it: "
         "try backend 'processes', keep a core free for the training process, and take Python work out of the step."
     ]
+
+
+def _growth_advice(e: Evidence, grown: float) -> str:
+    grows = f"Host memory grows by {grown / 1e6:.0f} MB an epoch"
+    share = e.workers_growth_share
+    if share is None:
+        return f"{grows}: look for lists that the step or the dataset appends to, and use fewer workers meanwhile."
+    if share < 0.5:
+        return f"{grows}, while its worker processes keep theirs: look for lists that the step appends to."
+    return (
+        f"{grows}, of which its {e.settings.num_workers} worker processes take {share:.0%}: look for what the dataset "
+        "or a transform keeps; meanwhile persistent_workers=False starts them anew each epoch."
+    )
 
 
 def _copy_advice(e: Evidence, copy_rate: float, needed: float) -> tuple[Binds, list[str]]:

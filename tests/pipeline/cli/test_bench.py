@@ -41,7 +41,14 @@ def test_without_a_config_it_measures_the_defaults(wellfed: Any, calls: list[dic
 
     assert ended.code == 0
     assert calls == [
-        {"data": "wds", "step": "resnet18", "device": "auto", "settings": LoaderSettings(), "against_torch": False}
+        {
+            "data": "wds",
+            "step": "resnet18",
+            "device": "auto",
+            "settings": LoaderSettings(),
+            "against_torch": False,
+            "allow_shared_gpu": False,
+        }
     ]
     assert "2.53 times stock torch" in ended.out
     assert "DataLoader(" not in ended.out
@@ -71,6 +78,15 @@ def test_a_tuned_config_is_measured_as_one_so_that_its_fit_is_checked(
     report = json.loads(Path("out/report.json").read_text("utf-8"))
     assert report == {**bench_report, "output": {"config": "tuned.json"}}
     assert "--config tuned.json --against torch" in Path("out/report.md").read_text("utf-8")
+
+
+def test_a_shared_gpu_is_allowed_only_where_asked_and_the_report_repeats_it(
+    wellfed: Any, calls: list[dict[str, Any]], bench_report: dict[str, Any]
+) -> None:
+    bench_report["request"]["allow_shared_gpu"] = True
+    assert wellfed("bench", "wds", "--step", "resnet50", "--allow-shared-gpu", "--report", "out").code == 0
+    assert calls[0]["allow_shared_gpu"] is True
+    assert "--allow-shared-gpu" in Path("out/report.md").read_text("utf-8")
 
 
 def test_json_is_one_document_on_stdout(

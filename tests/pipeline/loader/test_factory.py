@@ -21,7 +21,7 @@ from wellfed.pipeline.errors import (
     UsageError,
 )
 from wellfed.pipeline.formats import open_source
-from wellfed.pipeline.loader import DataLoader, ImageLoader
+from wellfed.pipeline.loader import DataLoader, ImageLoader, factory
 
 NUMBERS = TensorDataset(torch.arange(10))
 
@@ -142,6 +142,24 @@ def test_ranks_come_from_torch_distributed_first(
     finally:
         torch.distributed.destroy_process_group()
     assert (config.rank, config.world_size) == (0, 1)
+
+
+@pytest.mark.parametrize(("local", "share"), [("1", 7), ("2", 3), ("3", 2), ("16", 1)])
+def test_ranks_of_one_machine_divide_its_cores(
+    open_loader: Any, monkeypatch: pytest.MonkeyPatch, local: str, share: int
+) -> None:
+    monkeypatch.setattr(factory, "_usable_cores", lambda: 7)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", local)
+    assert open_loader(num_workers=None).config.settings.num_workers == share
+
+
+@pytest.mark.parametrize("local", ["0", "-2", "two", ""])
+def test_a_number_of_local_ranks_that_makes_no_sense_is_refused(
+    open_loader: Any, monkeypatch: pytest.MonkeyPatch, local: str
+) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", local)
+    with pytest.raises(ConfigError, match=f"LOCAL_WORLD_SIZE must be a whole number.*LOCAL_WORLD_SIZE={local}"):
+        open_loader(num_workers=None)
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,13 @@ class FakeRig:
     decode_cost: Callable[[LoaderSettings], float] = lambda s: 0.0
     util_reason: str | None = None
     growth_bytes_per_second: float = 0.0
+    worker_growth: float = 0.0
+    boundaries: dict[bool, float] = field(default_factory=lambda: {True: 0.1, False: 4.0})
+    boundary_takes: float = 1.0
+    probe_takes: float = 3.0
+    compile_takes: float = 0.0
+    compiled: float = 0.0
+    ready: set[tuple[int, str]] = field(default_factory=set)
     interrupt_after: int = 1 << 30
     launch_seconds: float = 0.01
     now: float = 0.0
@@ -93,6 +100,16 @@ class FakeRig:
 
     def clock(self) -> float:
         return self.now
+
+    def compiling_seconds(self) -> float:
+        return self.compiled
+
+    def _compile(self, batch_size: int, where: str) -> None:
+        """A first call of the step at this batch size, in a probe or in this process."""
+        if (batch_size, where) not in self.ready:
+            self.now += self.compile_takes
+            self.compiled += max(0.0, self.compile_takes - 5.0)
+            self.ready.add((batch_size, where))
 
     def _window(self, batch: int, speed: float, util: float | None, seconds: float, waits: float) -> FakeWindow:
         self.windows += 1
@@ -116,7 +133,8 @@ class FakeRig:
 
     def probe(self, batch_size: int, settings: LoaderSettings | None = None) -> FakeProbe:
         self.calls.append(("probe", batch_size) if settings is None else ("fed probe", batch_size, settings))
-        self.now += 3.0
+        self.now += self.probe_takes
+        self._compile(batch_size, f"probe {len(self.calls)}")
         if self.probe_error:
             return FakeProbe(batch_size, None, False, self.probe_error)
         if batch_size >= self.probe_fails_at:
@@ -135,6 +153,7 @@ class FakeRig:
         self.calls.append(("ceiling", batch_size))
         if batch_size >= self.fails_at:
             raise OutOfDeviceMemoryError
+        self._compile(batch_size, "here")
         speed, util = self.step(batch_size)
         return self._window(batch_size, speed, util, seconds, 0.0)
 
@@ -164,6 +183,7 @@ class FakeRig:
 
     def release_device(self) -> None:
         self.open_trials.clear()
+        self.ready.clear()
 
     def loader_alone(self, settings: LoaderSettings, seconds: float) -> float:
         self.calls.append(("alone", settings.backend, settings.num_workers))
@@ -216,8 +236,9 @@ class FakeRig:
         return self.copying if pinned or not self.pageable else self.pageable
 
     def boundary_seconds(self, settings: LoaderSettings) -> float:
-        self.now += 1.0
-        return 0.1 if settings.persistent_workers else 4.0
+        self.calls.append(("boundary", settings.persistent_workers))
+        self.now += self.boundary_takes
+        return self.boundaries[settings.persistent_workers]
 
     @contextmanager
     def hold(self, settings: LoaderSettings, *, samples_before_boundary: int) -> Iterator[FakeHold]:
@@ -248,6 +269,14 @@ class FakeHold:
             self.left += self.rig.epoch_samples(self.settings.batch_size)
             self.epochs_crossed += 1
         return window
+
+    def worker_bytes(self) -> dict[int, int]:
+        if self.settings.backend != "processes":
+            return {}
+        # Workers that are started anew at a boundary have other numbers, and begin small.
+        generation = 0 if self.settings.persistent_workers else 100 * self.epochs_crossed
+        grown = int(self.rig.worker_growth * self.rig.now / self.settings.num_workers)
+        return {generation + number: 10**8 + grown for number in range(self.settings.num_workers)}
 
 
 @pytest.fixture

@@ -107,6 +107,7 @@ def _run(found: Found, truths: Mapping[LoaderSettings, Truth], best: Truth) -> d
         "meets": truth.meets or not best.meets,
         "regret_percent": round(100 * (1 - truth.samples_per_second / best.samples_per_second), 3),
         "trial_seconds": round(found.spent["fed"], 1),
+        "stock_seconds": round(found.spent.get("stock", 0.0), 1),
         "search_seconds": round(sum(found.spent.values()), 1),
         "spent": {call: round(seconds, 1) for call, seconds in found.spent.items()},
         "rounds": max(len(record.rounds) for record in found.result.records),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NoReturn
@@ -124,6 +125,11 @@ def fed_key(settings: LoaderSettings | None, batch_size: int) -> str:
     return key_of("fed", settings=settings, batch_size=batch_size)
 
 
+def _of_stock(key: str) -> bool:
+    call, arguments = json.loads(key)
+    return call == "fed" and arguments["settings"] is None
+
+
 class RecordingRig(_Asked):
     """Asks a rig, and keeps each answer with the seconds that it took, errors included."""
 
@@ -169,7 +175,7 @@ class PlaybackRig(_Asked):
         seed: settles which answers are taken.
 
     Attributes:
-        spent: virtual seconds by the call's name.
+        spent: virtual seconds by the call's name; those of stock torch, which is no point of a grid, as "stock".
     """
 
     def __init__(self, recording: Recording, *, seed: int) -> None:
@@ -204,7 +210,8 @@ class PlaybackRig(_Asked):
         if opens is not None:
             self._open.add(opens)
         self._now += seconds
-        self.spent[call] = self.spent.get(call, 0.0) + seconds
+        spent_on = "stock" if _of_stock(key) else call
+        self.spent[spent_on] = self.spent.get(spent_on, 0.0) + seconds
         return answer.replayed(call)
 
     def _one_of(self, answers: Sequence[Answer]) -> Answer:

@@ -76,6 +76,8 @@ def subject(report: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 def trial_reason(trial: Mapping[str, Any], name: str) -> str | None:
     """Why a figure of a trial is None."""
+    if not trial["rounds"]:
+        return trial["left"]
     return words.reason_of(trial["rounds"], *_REASONS.get(name, ()))
 
 

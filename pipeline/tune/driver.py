@@ -35,6 +35,8 @@ _MOST_ROUNDS = 10
 _RESIZE_SLICES = 10  # of a measurement's length: 20 s, after the hold
 _SAMPLE_SLICES = 5  # some hundreds of samples: where one in a hundred is slow, a few of those
 _LONG_BUDGET = 60.0
+_LONG_COMPILING = 10.0
+_FEWER_SIZES = 4
 _OPENED = 1.5  # a window and the loader's opening before it, over a window
 
 Progress = Callable[[str, float], None]
@@ -195,6 +197,21 @@ class Driver:
             host_bytes=self.limits.host_bytes,
             on_cuda=self.device.on_cuda,
         )
+        self._spare_compiling()
+
+    def _spare_compiling(self) -> None:
+        """Fewer batch sizes for a step that compiles anew at each, unless they were asked for one by one."""
+        compiling = self.rig.compiling_seconds()
+        if compiling < _LONG_COMPILING or self.request.batch_sizes:
+            return
+        present = self.request.current
+        keep = [STOCK_BATCH_SIZE if present is None else present.batch_size]
+        left_out = self.result.memory.thin_out(_FEWER_SIZES, keep)
+        if left_out:
+            self.result.notes.append(
+                f"Batch sizes {', '.join(map(str, left_out))} were left out: the step compiles anew at each, which "
+                f"took {compiling:.0f} s in the first {len(self.result.memory.probes)}. --batch-sizes chooses others."
+            )
 
     def _measure_parts(self) -> None:
         result, request, budget = self.result, self.request, self._budget

@@ -6,7 +6,7 @@ import gc
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,12 +28,14 @@ from ..training import (
     measure,
     probe_memory,
 )
+from ..training.compiled import StaticGraphs
 from ..training.stall import guarded_from_stalls
 from ..training.variants import Variant
 from .batch_advice import OptimizerFacts, optimizer_facts
+from .compiling import CompilingTime
 from .evidence import ResizeGain, read_in_parallel, resize_gain
 from .feed import Feed, paced
-from .rig import FIRST_CALL_SECONDS, Cache, Order, OutOfDeviceMemoryError, Probe, Supply, Trial
+from .rig import Cache, Order, OutOfDeviceMemoryError, Probe, Supply, Trial
 from .step_notes import refuse_fault
 from .supply import SuppliedSource, some_rows
 from .throughput import copying_rate, reading_rate
@@ -97,7 +99,8 @@ class MachineRig:
         self._optimizers: dict[int, OptimizerFacts] = {}
         self._cached: dict[int, CachedBatches] = {}
         self._turned_to: int | None = None
-        self._compiling = 0.0
+        self._graphs = StaticGraphs()
+        self._compiling = CompilingTime()
 
     def __enter__(self) -> MachineRig:
         return self
@@ -113,18 +116,16 @@ class MachineRig:
             self._feeds.clear()
         self._steps.clear()
         self._cached.clear()
+        self._graphs.restore()
 
     def clock(self) -> float:
         return self._clock()
 
     def compiling_seconds(self) -> float:
-        return self._compiling
-
-    def _count_first_call(self, calls: Sequence[float]) -> None:
-        self._compiling += max(0.0, calls[0] - FIRST_CALL_SECONDS) if calls else 0.0
+        return self._compiling.seconds
 
     def _probed(self, found: MemoryProbe) -> MemoryProbe:
-        self._count_first_call(() if found.facts is None else found.facts.call_seconds)
+        self._compiling.probed(() if found.facts is None else found.facts.call_seconds)
         return found
 
     def probe(self, batch_size: int, settings: LoaderSettings | None = None) -> Probe:
@@ -348,6 +349,7 @@ class MachineRig:
             step = self._steps[batch_size] = build_step(self._spec, self._accelerator, batch_size)
             # Facts alone: the optimizer would keep its memory on the device when the step is released.
             self._optimizers[batch_size] = optimizer_facts(step.optimizer)
+        self._graphs.apply()
         return step
 
     def _measure(self, step: Step, batches: Iterator[Any], seconds: float, max_steps: int | None = None) -> Window:
@@ -358,7 +360,8 @@ class MachineRig:
             window = measure(
                 watched, watched_batches, self._accelerator, seconds=seconds, max_steps=max_steps, clock=self._clock
             )
-        self._count_first_call(window.step_seconds if first else ())
+        warming_up = first or max_steps is not None
+        self._compiling.called(window.batch_size, window.step_seconds, warming_up=warming_up)
         return window
 
     def _drain(self, feed: Feed, settings: LoaderSettings | None) -> None:

@@ -105,6 +105,20 @@ class MemoryPlan:
             # Twice the size apart is lost in the allocator's rounding; four times is not.
             self.check(next((s for s in self.sizes if s >= 4 * first), self.sizes[-1]))
 
+    def thin_out(self, factor: int, keep: Sequence[int]) -> tuple[int, ...]:
+        """Leave out sizes less than `factor` times the one kept below them; those probed and those of `keep` stay.
+
+        Returns:
+            What was left out.
+        """
+        kept: list[int] = []
+        for size in self.sizes:
+            if size in self.probes or size in keep or size >= factor * max(kept, default=0):
+                kept.append(size)
+        left_out = tuple(size for size in self.sizes if size not in kept)
+        self.sizes = tuple(kept)
+        return left_out
+
     def check(self, batch_size: int) -> bool:
         """Probe this size unless that is done, and say whether it stays under the cap.
 

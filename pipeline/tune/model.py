@@ -91,6 +91,15 @@ class Predictions:
     loader: np.ndarray
 
 
+_ALIKE_SHARE, _ALIKE_LOAD = 0.15, 0.25
+"""As far apart in the device's share or the engines' as twice the batch size or the workers."""
+
+_ALIKE = 0.1
+"""Of squared distance: windows of the same settings differ too, so a trial alone does not settle its own prediction."""
+
+_LEAST_RATIO = 1e-6
+
+
 @dataclass(frozen=True)
 class Model:
     """Predicts any settings from the measured parts.
@@ -109,7 +118,7 @@ class Model:
         device_bytes: peak device memory of the step by batch size, its loader's left out.
         stock: samples/s of stock torch alone.
         image_size: pixels.
-        scales: by backend, what trials have shown of its rate over the predicted one.
+        shown: trials, and what each had of the rate that was predicted for it.
     """
 
     ceilings: Mapping[int, float]
@@ -124,7 +133,7 @@ class Model:
     device_bytes: Mapping[int, float] = field(default_factory=dict)
     stock: float | None = None
     image_size: int = 224
-    scales: Mapping[str, float] = field(default_factory=dict)
+    shown: tuple[tuple[LoaderSettings, float], ...] = ()
 
     def predict(self, settings: LoaderSettings) -> Prediction | None:
         """Figures of one setting, or None where its batch size or backend was not measured."""
@@ -179,7 +188,7 @@ class Model:
             thread = np.where((blocked + serial) > 0, 1 / (launch + blocked + serial), np.inf)
         parts = np.stack([ceiling, device, loader, copy, thread])
         raw = parts.min(axis=0)
-        scale = np.array([self.scales.get(name, 1.0) for name in BACKENDS])[points.backend]
+        scale = self._scale(points)
         speed = np.minimum(ceiling, raw * scale)
         # What takes 1% is not called the limit: the ceiling is, which it is then as good as at.
         parts[0] = np.where(speed >= 0.99 * ceiling, 0.0, parts[0])
@@ -195,31 +204,47 @@ class Model:
         )
 
     def corrected(self, seen: Sequence[tuple[LoaderSettings, float]]) -> Model:
-        """With what trials have shown of each backend, by its fastest one.
+        """With what trials have shown of each backend, the most of those that are alike.
 
         A trial that the step itself bounds shows nothing of its loader, unless it is slower than that.
 
         Args:
             seen: settings and their measured samples/s.
         """
-        fastest: dict[str, tuple[LoaderSettings, float]] = {}
+        plain = replace(self, shown=())
+        shown = []
         for settings, speed in seen:
-            if speed > fastest.get(settings.backend, (settings, 0.0))[1]:
-                fastest[settings.backend] = (settings, speed)
-        plain = replace(self, scales={})
-        scales = dict(self.scales)
-        for backend, (settings, speed) in fastest.items():
             prediction = plain.predict(settings)
             if prediction is None:
                 continue
             ratio = speed / prediction.samples_per_second
             if prediction.limit != "step" or ratio < 1:
-                scales[backend] = ratio
-        return replace(self, scales=scales)
+                shown.append((settings, ratio))
+        return replace(self, shown=tuple(shown))
+
+    def _scale(self, points: Points) -> np.ndarray:
+        """What trials of a point's backend had of their predictions: a mean of logarithms, by how near they are."""
+        weights, total = np.zeros(len(points)), np.zeros(len(points))
+        for settings, ratio in self.shown:
+            squares = (
+                ((points.gpu_share - settings.gpu_share) / _ALIKE_SHARE) ** 2
+                + ((points.hw_decoder_load - settings.hw_decoder_load) / _ALIKE_LOAD) ** 2
+                + np.log2(points.batch_size / settings.batch_size) ** 2
+                + np.log2((1 + points.num_workers) / (1 + settings.num_workers)) ** 2
+            )
+            weight = np.where(points.of_backend(settings.backend), 1 / (_ALIKE + squares), 0.0)
+            weights += weight
+            total += weight * np.log(max(ratio, _LEAST_RATIO))
+        return np.exp(np.divide(total, weights, out=np.zeros(len(points)), where=weights > 0))
 
     def _engine(self) -> str | None:
         """Which library decodes the device's share of backend "hybrid"."""
         return next((name for name in ("dali", "nvjpeg") if name in self.curves), None)
+
+    def takes_unknown(self, points: Points) -> np.ndarray:
+        """Mask of the points that decode on the device where nothing was decoded beside the step: it counts as free."""
+        decodes = points.of_backend("dali", "nvjpeg", "hybrid") & (points.num_workers > 0)
+        return decodes & (not any(self.decode_costs.values()))
 
     def _costs(self, points: Points) -> np.ndarray:
         cost = np.zeros(len(points))

@@ -119,10 +119,6 @@ class HeldRun(Protocol):
         ...
 
 
-FIRST_CALL_SECONDS = 5.0
-"""A step's first call at a batch size may take this long without compiling: libraries load and choose algorithms."""
-
-
 class Rig(Protocol):
     """A machine with a dataset, a step and a device. One thread drives it; the driver closes it."""
 
@@ -131,7 +127,7 @@ class Rig(Protocol):
         ...
 
     def compiling_seconds(self) -> float:
-        """What first calls of the step took so far beyond `FIRST_CALL_SECONDS` each, those in probes included."""
+        """What compiling the step took so far (`CompilingTime`), in probes too."""
         ...
 
     def probe(self, batch_size: int, settings: LoaderSettings | None = None) -> Probe:

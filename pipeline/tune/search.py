@@ -14,9 +14,12 @@ from .statistics import Interval, paired_ratio
 MIN_ROUNDS = 5
 """Fewer paired rounds support no comparison (design section 6)."""
 
-_DROP_BELOW = 0.95
-_FEW_ROUNDS = {1: 0.75, 2: 0.85}
-"""After so few rounds there is no interval: only what lies this far behind the leader leaves."""
+_DROP_BELOW = {1: 0.8, 2: 0.9, 3: 0.95}
+"""What lies this far behind the leader leaves after so many rounds or more: paired windows of a loader differ by some
+6%, so that a setting which is really the faster one is so far behind in one of fifty searches at most."""
+
+_CLOSE = 0.97
+"""The interval of few noisy rounds may hold 1 far from it: no tie costs more than this."""
 
 Conclusion = Literal["better", "worse", "no difference"]
 
@@ -138,8 +141,8 @@ def compare(a: Record, b: Record, *, seed: int = 0) -> Comparison | None:
 class Search:
     """Hands out trials round by round; every live trial once a round, starting with another one each time.
 
-    Candidates that are far slower than the leader leave after a round or two, those that are clearly slower after
-    three; the user's settings and stock torch stay, because the reader asks about them.
+    Candidates that are far slower than the leader leave after a round or two, those that are 5% slower after three;
+    the user's settings and stock torch stay, because the reader asks about them.
 
     Args:
         trials: with distinct ids.
@@ -244,8 +247,7 @@ class Search:
 
 
 def _clearly_slower(comparison: Comparison) -> bool:
-    below = _FEW_ROUNDS.get(comparison.rounds)
-    return comparison.interval.high < _DROP_BELOW if below is None else comparison.interval.value < below
+    return comparison.interval.value < _DROP_BELOW[min(comparison.rounds, max(_DROP_BELOW))]
 
 
 @dataclass(frozen=True)
@@ -273,14 +275,14 @@ def can_meet(record: Record, targets: Targets) -> bool:
 
 
 def tied(record: Record, best: Record, *, seed: int = 0) -> bool:
-    """Whether the paired interval holds 1, or the two are within 2%."""
+    """Whether the two are within 2%, or within 3% with 1 in their paired interval."""
     comparison = compare(record, best, seed=seed)
     if comparison is None:
         return False
     interval = comparison.interval
     if interval.value >= 1 - TIE:
         return True
-    return comparison.rounds >= MIN_ROUNDS and interval.low <= 1 <= interval.high
+    return interval.value >= _CLOSE and comparison.rounds >= MIN_ROUNDS and interval.low <= 1 <= interval.high
 
 
 def choose(records: Sequence[Record], targets: Targets, *, seed: int = 0) -> Record | None:

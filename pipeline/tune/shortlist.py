@@ -16,6 +16,8 @@ from .space import TIE
 _WORTH = 0.85  # predictions err, but not by more than this without the two-point fit showing it
 _HEADROOM = 1.05  # a loader must be this much faster than the step to feed it despite jitter
 _SHARE_STEP = 0.15
+_FEW = 4  # what is close to others by its settings is better proposed once those have been measured
+_LOOK = 0.75  # another backend or batch size is looked at from this share of the best prediction on
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,8 @@ class Shortlist:
         self._points = points.take(known)
         self._rate = found.samples_per_second[known]
         self._enough = _enough(points, found, model)[known]
-        self._order = self._points.smallest_first()
+        # Of equals, what surely takes nothing from the step goes before what may.
+        self._order = [model.takes_unknown(self._points), *self._points.smallest_first()]
 
     def __len__(self) -> int:
         return len(self._points)
@@ -53,8 +56,10 @@ class Shortlist:
         """The points to measure, the most promising first, at most `count`.
 
         First the smallest point within a tie of the best; then, while places are left, the same with all workers, the
-        best of every other backend, the next larger and the next smaller batch size, another share for the device,
-        deeper prefetch, and the rest by their predictions.
+        best of every other backend, the next larger and the next smaller batch size, another share for the device and
+        deeper prefetch; where these are but a few, more by their predictions. Other backends and batch sizes that are
+        predicted far behind are left out: opening a loader costs more than its window. So is nvJPEG where DALI, which
+        decodes with the same library, is predicted to do as well.
         """
         if not len(self) or count < 1:
             return []
@@ -65,17 +70,19 @@ class Shortlist:
         own = points.backend == points.backend[top]
         # With all workers whatever was predicted: beside the step fewer may not do, and a short measurement errs.
         pools = [of_batch & own & (points.num_workers == most)]
-        pools += [of_batch & (points.backend == backend) for backend in self._by_rate(of_batch & ~own)]
+        outdone = self._outdone(of_batch)
+        promising = (self._rate >= _LOOK * self._rate.max()) & ~outdone
+        pools += [of_batch & (points.backend == backend) for backend in self._by_rate(of_batch & ~own & promising)]
         sizes = np.unique(points.batch_size)
         for near in (sizes[sizes > points.batch_size[top]][:1], sizes[sizes < points.batch_size[top]][-1:]):
-            pools.append(own & np.isin(points.batch_size, near) & self._enough)
+            pools.append(own & np.isin(points.batch_size, near) & self._enough & promising)
         like = own & of_batch & (points.num_workers == points.num_workers[top])
         pools.append(like & (np.abs(points.gpu_share - points.gpu_share[top]) >= _SHARE_STEP))
         pools.append(like & (points.prefetch_factor > points.prefetch_factor[top]))
         for pool in pools:
             self._add(chosen, pool, count)
-        worth = self._rate >= _WORTH * self._rate.max()
-        while len(chosen) < count and self._add(chosen, worth, count):
+        worth = (self._rate >= _WORTH * self._rate.max()) & ~outdone
+        while len(chosen) < min(count, _FEW) and self._add(chosen, worth, count):
             pass
         return [self._pick(place) for place in chosen]
 
@@ -115,6 +122,12 @@ class Shortlist:
             return None
         keys = [-np.round(self._rate / self._rate.max() / TIE), *self._order]
         return int(pool[np.lexsort([key[pool] for key in reversed(keys)])[0]])
+
+    def _outdone(self, mask: np.ndarray) -> np.ndarray:
+        """Points of nvJPEG, where the mask's best of them is not predicted to beat the best of DALI."""
+        nvjpeg, dali = self._points.of_backend("nvjpeg"), self._points.of_backend("dali")
+        best = [float(self._rate[mask & backend].max(initial=0.0)) for backend in (nvjpeg, dali)]
+        return nvjpeg & (best[0] <= (1 + TIE) * best[1])
 
     def _by_rate(self, mask: np.ndarray) -> list[int]:
         """The backends of these points, the one with the best prediction first."""

@@ -169,12 +169,29 @@ def test_trials_correct_the_backend_they_ran_with() -> None:
     model = Model({64: 600.0}, {"threads": linear(200.0), "processes": linear(200.0)})
     seen = [(settings_of(num_workers=2), 300.0), (settings_of(num_workers=1), 190.0)]
     better = model.corrected(seen)
-    # 300 seen where 400 were predicted
-    assert speed(better, settings_of(num_workers=2)) == pytest.approx(300.0)
-    assert speed(better, settings_of(num_workers=1)) == pytest.approx(150.0)
+    # 0.75 of 400, and 0.95 of 200: log2(3/2)^2 = 0.342 apart, so that weights are 1/0.1 and 1/0.442
+    assert speed(better, settings_of(num_workers=2)) == pytest.approx(400 * 0.75**0.8156 * 0.95**0.1844, rel=1e-3)
+    assert speed(better, settings_of(num_workers=1)) == pytest.approx(200 * 0.95**0.8156 * 0.75**0.1844, rel=1e-3)
     assert speed(better, settings_of("processes")) == pytest.approx(400.0)
     # A loader that keeps up shows no more than that.
-    assert model.corrected([(settings_of(num_workers=4), 603.0)]).scales == {}
+    assert model.corrected([(settings_of(num_workers=4), 603.0)]).shown == ()
+
+
+def test_a_trial_says_more_of_what_is_like_it() -> None:
+    model = Model({256: 9e9}, {"threads": linear(400.0, 16), "dali": WorkerCurve(9e6, 1.0, 16)})
+    low, high = (settings_of("hybrid", batch_size=256, num_workers=15, gpu_share=share) for share in (0.3, 0.6))
+    seen = [(low, 0.7 * speed(model, low)), (high, speed(model, high))]
+    near = dataclasses.replace(low, gpu_share=0.35)
+    between = dataclasses.replace(low, gpu_share=0.45)
+    better = model.corrected(seen)
+
+    def share_of(settings: LoaderSettings) -> float:
+        return speed(better, settings) / speed(model, settings)
+
+    assert share_of(between) == pytest.approx(0.7**0.5)  # as far from both
+    # squared distances 1/9 and 25/9, with 0.1 on each: weights 4.74 and 0.348
+    assert share_of(near) == pytest.approx(0.7**0.9316, rel=1e-3)
+    assert 0.7 < share_of(low) < share_of(near)
 
 
 def test_the_space_holds_every_knob_and_no_setting_twice() -> None:
@@ -235,7 +252,35 @@ def test_the_shortlist_holds_every_backend_and_another_batch_size() -> None:
 
 def test_the_shortlist_tries_the_device_s_backends_too() -> None:
     curves: dict[str, Any] = {name: fit_curve({16: 400.0}, cores=16) for name in CUDA_BACKENDS}
-    assert {p.backend for p in picked(Model({64: 600.0}, curves), ON_CUDA, 6)} == set(CUDA_BACKENDS)
+    # All alike: what nvJPEG does, DALI does with the same library.
+    assert {p.backend for p in picked(Model({64: 600.0}, curves), ON_CUDA, 6)} == set(CUDA_BACKENDS) - {"nvjpeg"}
+
+
+def test_of_equals_the_one_that_surely_takes_nothing_from_the_step_comes_first() -> None:
+    curves: dict[str, Any] = {"threads": linear(100.0, 16), "dali": WorkerCurve(4_000.0, 1.0, 16)}
+    # One worker of DALI feeds the step, or eight threads.
+    unknown = Model({64: 600.0}, curves)
+    assert picked(unknown, ON_CUDA, 1)[0].backend == "threads"
+    known = dataclasses.replace(unknown, decode_costs={"dali": {0.75: 0.0}})
+    assert picked(known, ON_CUDA, 1)[0].backend == "dali"
+
+
+def test_what_is_predicted_far_behind_is_not_opened() -> None:
+    curves = {"threads": linear(150.0), "processes": linear(110.0)}
+    # Processes at 440 of 600; a batch of 128 would reach 700, and one of 32 only 400.
+    model = Model({32: 400.0, 64: 590.0, 128: 600.0}, curves)
+    chosen = picked(model, ON_HOST, 8, 32, 64, 128)
+    assert {(p.backend, p.batch_size) for p in chosen} == {("threads", 64), ("threads", 128)}
+
+
+def test_nvjpeg_is_tried_where_it_is_predicted_to_beat_dali() -> None:
+    def tried(nvjpeg: float) -> set[str]:
+        curves = {"dali": WorkerCurve(500.0, 1.0, 16), "nvjpeg": WorkerCurve(nvjpeg, 1.0, 16)}
+        limits = dataclasses.replace(ON_CUDA, backends=("dali", "nvjpeg"))
+        return {p.backend for p in picked(Model({64: 900.0}, curves), limits, 8)}
+
+    assert tried(500.0) == {"dali"}
+    assert tried(520.0) == {"dali", "nvjpeg"}
 
 
 def test_where_neither_side_suffices_the_mix_comes_first() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +12,11 @@ from PIL import Image
 
 from wellfed.pipeline.config import LoaderSettings, TuneRequest
 from wellfed.pipeline.errors import ResourceError
-from wellfed.pipeline.formats import open_source
 from wellfed.pipeline.hardware.nvml import GpuProcess
 from wellfed.pipeline.report import validate_report
-from wellfed.pipeline.training import StepSpec, open_accelerator
 from wellfed.pipeline.training.sharing import Sharers
 from wellfed.pipeline.training.simulated import SimulatedAccelerator
-from wellfed.pipeline.tune import machine, run_bench, run_tune
+from wellfed.pipeline.tune import run_bench, run_tune
 
 
 @pytest.fixture(scope="module")
@@ -75,37 +72,6 @@ def test_a_small_tune_ends_with_a_valid_report_and_leaves_nothing(folder: Path) 
     assert outcome.tuned.measured["probe_bytes"] == report["memory"]["probes"][0]["peak_bytes"] > 0
     assert seen[-1] == 1.0
     assert leftovers() == []
-
-
-def test_first_calls_of_a_step_that_compiles_are_told_from_measuring(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # given a step whose first call takes 0.4 s longer than any other, and a limit of 0.1 s for such calls
-    (tmp_path / "compiling_step.py").write_text(
-        "import time\n"
-        "def build(device):\n"
-        "    calls = []\n"
-        "    def step(images, labels):\n"
-        "        if not calls:\n"
-        "            time.sleep(0.5)\n"
-        "        calls.append(1)\n"
-        "    return step\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(machine, "FIRST_CALL_SECONDS", 0.1)
-    spec, accelerator = StepSpec(name="compiling_step:build", image_size=32), open_accelerator("simulated")
-    with (
-        closing(open_source(str(folder))) as source,
-        machine.MachineRig(source, spec, "simulated", accelerator) as rig,
-    ):
-        assert rig.compiling_seconds() == 0
-        rig.ceiling(4, 0.05)
-        here = rig.compiling_seconds()
-        assert here >= 0.39
-        rig.ceiling(4, 0.05)
-        assert rig.compiling_seconds() == here
-        rig.probe(4)
-        assert rig.compiling_seconds() >= here + 0.39
 
 
 def test_bench_measures_settings_beside_stock_torch(folder: Path) -> None:

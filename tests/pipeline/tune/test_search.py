@@ -59,14 +59,14 @@ def test_rounds_are_interleaved_and_start_with_another_trial_each_time(measureme
 
 
 def test_losers_leave_the_sooner_the_slower_and_stock_and_present_stay(measurement: Any) -> None:
-    speeds = {"fast": 500.0, "near": 465.0, "slow": 405.0, "slowest": 300.0, "present": 200.0, "stock": 100.0}
+    speeds = {"fast": 500.0, "near": 465.0, "slow": 430.0, "slowest": 300.0, "present": 200.0, "stock": 100.0}
     trials = [trial(name) for name in ("fast", "near", "slow", "slowest")]
     trials += [trial("present", role="current"), trial("stock", role="stock")]
     search = Search(trials, rounds=5)
     while (asked := search.ask()) is not None:
         search.tell(asked, measurement(speeds[asked.id]))
     rounds = {r.trial.id: len(r.rounds) for r in search.records}
-    # 0.60 of the leader after one round, 0.81 after two, 0.93 after three
+    # 0.60 of the leader after one round, 0.86 after two, 0.93 after three
     assert rounds == {"fast": 5, "near": 3, "slow": 2, "slowest": 1, "present": 5, "stock": 5}
     assert search.record(trials[3]).left == "left after 1 round at 0.60 of fast"
     assert search.record(trials[1]).left == "left after 3 rounds at 0.93 of fast"
@@ -126,10 +126,13 @@ def test_within_two_percent_the_smaller_wins(measurement: Any, other: Trial, exp
     assert winner.trial.id == expected
 
 
-def test_an_interval_that_holds_one_is_a_tie(measurement: Any) -> None:
+def test_an_interval_that_holds_one_is_a_tie_within_three_percent(measurement: Any) -> None:
     large = record(measurement, trial("large", batch=128), [100.0, 110.0, 90.0, 105.0, 95.0])
-    small = record(measurement, trial("small", batch=64), [95.0, 92.0, 99.0, 97.0, 93.0])
+    small = record(measurement, trial("small", batch=64), [97.5, 95.0, 99.0, 101.0, 93.0])
     assert choose([large, small], NO_TARGETS) is small
+    # 5% lost for sure is not made good by an interval that noise has made wide
+    slower = record(measurement, trial("slower", batch=64), [95.0, 92.0, 99.0, 97.0, 93.0])
+    assert choose([large, slower], NO_TARGETS) is large
 
 
 def test_targets_come_before_speed(measurement: Any) -> None:

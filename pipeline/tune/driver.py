@@ -17,7 +17,7 @@ from .differential import RUNS, differential
 from .hold import hold
 from .interrupted import take_best_so_far
 from .memory import MemoryPlan, holds_on_device
-from .parts import Plan, measure_parts
+from .parts import Plan, measure_parts, words_on_left_out
 from .rates import Rates
 from .result import Result, evidence_of
 from .rig import OutOfDeviceMemoryError, Probe, Rig
@@ -34,6 +34,7 @@ STOCK_BATCH_SIZE = 64
 _MOST_ROUNDS = 10
 _RESIZE_SLICES = 10  # of a measurement's length: 20 s, after the hold
 _SAMPLE_SLICES = 5  # some hundreds of samples: where one in a hundred is slow, a few of those
+_BATCHES_A_SLICE = 4
 _LONG_BUDGET = 60.0
 _OPENED = 1.5  # a window and the loader's opening before it, over a window
 
@@ -166,7 +167,10 @@ class Driver:
         rates.sample_seconds = self.rig.sample_seconds(_SAMPLE_SLICES * seconds)
         if self._judged().binds == "decode":
             self._say("what smaller images would bring")
-            rates.resize = self.rig.resize_gain(settings, _RESIZE_SLICES * seconds)
+            # Of a slow loader few samples a batch: whoever opens and closes it waits for some of them.
+            quick = max(1, min(settings.batch_size, int(median(chosen.values()) * seconds / _BATCHES_A_SLICE)))
+            smaller = dataclasses.replace(settings, batch_size=quick)
+            rates.resize = self.rig.resize_gain(smaller, _RESIZE_SLICES * seconds)
 
     def _judged(self) -> Verdict:
         return judge(evidence_of(self.result, self.request, self.limits, self._cap))
@@ -218,6 +222,7 @@ class Driver:
                 got=f"out of memory at batch size {min(result.memory.probes)}",
                 remedy="Use a smaller model, image or batch size.",
             )
+        result.notes += words_on_left_out(result.rates, self.limits, request.image_size)
 
     def _stock_batch_size(self) -> int | None:
         """Once the step was measured, one of the sizes that time has reached."""

@@ -119,9 +119,8 @@ def _kept_out(result: Result, settings: LoaderSettings, limits: Limits, image_si
     own = curves[settings.backend].rate(settings.num_workers)
     found = []
     for backend, workers, _ in result.rates.loaders:
-        other = dataclasses.replace(
-            settings, backend=backend, num_workers=workers, prefetch_factor=LoaderSettings().prefetch_factor
-        )
+        values = {"backend": backend, "num_workers": workers, "prefetch_factor": LoaderSettings().prefetch_factor}
+        other = LoaderSettings.from_dict({**settings.to_dict(), **values})
         speed = curves[backend].rate(workers) if backend in curves else 0.0
         if backend == settings.backend or speed < _CLEARLY_FASTER * own:
             continue

@@ -21,8 +21,8 @@ from wellfed.pipeline.tune.space import Limits
 from wellfed.pipeline.tune.statistics import Interval
 
 
-def run(rig: Any, *, cores: int = 2, memory: int = 8 << 30, **request: Any) -> Any:
-    limits = Limits(cores=cores, memory_bytes=None, shm_bytes=None)
+def run(rig: Any, *, cores: int = 2, memory: int = 8 << 30, shm: int | None = None, **request: Any) -> Any:
+    limits = Limits(cores=cores, memory_bytes=None, shm_bytes=shm)
     return Driver(
         rig, TuneRequest(data="set", step="resnet50", **request), limits, Device(memory, pin_memory=False)
     ).run()
@@ -105,9 +105,7 @@ def test_processes_that_shared_memory_keeps_out_are_what_binds(fake_rig: Any) ->
     # given 162 samples/s needed, and 10 MiB of shared memory: 2 workers take 13.8 MiB at batch 16 with prefetch 2,
     # and 9.2 MiB with prefetch 1, at which they were measured
     rig = fake_rig(step=lambda b: (180.0, 95.0), loader=held_by_the_interpreter)
-    limits = Limits(cores=2, memory_bytes=None, shm_bytes=SHM)
-    request = TuneRequest(data="set", step="resnet50")
-    result = Driver(rig, request, limits, Device(8 << 30, pin_memory=False)).run()
+    result = run(rig, shm=SHM)
     assert (result.verdict.name, result.verdict.binds) == ("data_limited", "memory")
     assert result.verdict.advice[0] == (
         "Memory binds: 2 processes alone give 180 samples/s in small batches, which would reach it (162 are needed, 1 "
@@ -120,17 +118,13 @@ def test_processes_that_shared_memory_keeps_out_are_what_binds(fake_rig: Any) ->
 def test_shared_memory_is_not_blamed_where_processes_would_be_no_faster(fake_rig: Any) -> None:
     # given the same, and threads that are as fast as processes
     rig = fake_rig(step=lambda b: (300.0, 95.0), loader=lambda s: 90.0 * max(1, s.num_workers))
-    limits = Limits(cores=2, memory_bytes=None, shm_bytes=SHM)
-    request = TuneRequest(data="set", step="resnet50")
-    result = Driver(rig, request, limits, Device(8 << 30, pin_memory=False)).run()
+    result = run(rig, shm=SHM)
     assert (result.verdict.name, result.verdict.binds) == ("data_limited", "decode")
 
 
 def test_a_backend_of_which_not_one_worker_fits_is_named(fake_rig: Any) -> None:
     rig = fake_rig(step=lambda b: (180.0, 95.0), loader=held_by_the_interpreter)
-    limits = Limits(cores=2, memory_bytes=None, shm_bytes=2 << 20)
-    request = TuneRequest(data="set", step="resnet50")
-    result = Driver(rig, request, limits, Device(8 << 30, pin_memory=False)).run()
+    result = run(rig, shm=2 << 20)
     # one worker of batch 16 with prefetch 2: 3 x 16 x 150,528 bytes
     assert result.notes[0] == (
         "Backend 'processes' was not tried: at batch 16 the batches of one worker take 7 MiB of /dev/shm, of which a "

@@ -23,7 +23,7 @@ Burns = Literal["core", "interpreter"]
 """Whether other threads run Python meanwhile, or wait for the interpreter's lock."""
 
 _BLOCK = bytes(1 << 16)
-_TRIED = 12
+_TRIED = 8
 _TRIED_SIDE = 800
 _TRIAL_CLASSES = ("0 as they are", "1 enlarged")
 
@@ -169,7 +169,7 @@ def _seconds(folder: Path) -> tuple[float, float]:
     """Median time to load a sample of the first class, and one of the second."""
     taken: dict[int, list[float]] = {0: [], 1: []}
     with DataLoader(str(folder), batch_size=1, augment="train", num_workers=0) as loader:
-        for epoch in range(4):
+        for epoch in range(3):
             before = time.perf_counter()
             for _, labels in loader:
                 now = time.perf_counter()

@@ -82,7 +82,7 @@ class Driver:
         self.request = request
         self.limits = limits
         self.device = device
-        self._progress = progress
+        self._progress, self._shown = progress, 0.0
         self._start = rig.clock() if started is None else started
         self._budget = Budget(request.budget_seconds, rig.clock, self._start, rig.compiling_seconds)
         self._probe_seconds = 0.0  # the longest so far, compiling left out
@@ -183,8 +183,12 @@ class Driver:
             self.result.seconds[name] = self.rig.clock() - began
 
     def _say(self, message: str) -> None:
-        done = min(self.rig.clock() - self._start, self.request.budget_seconds)
-        self._progress(message, min(0.99, done / self._total))
+        self._show(message, min(self.rig.clock() - self._start, self.request.budget_seconds) / self._total)
+
+    def _show(self, message: str, share: float) -> None:
+        """Report what is done; what follows the hold has no share of its own, and never leads back."""
+        self._shown = max(self._shown, min(0.99, share))
+        self._progress(message, self._shown)
 
     def _probe_memory(self) -> None:
         self._say("device memory: probing batch sizes in child processes")
@@ -370,7 +374,7 @@ class Driver:
 
         def show(share: float) -> None:
             fraction = (request.budget_seconds + share * 1.3 * request.hold_seconds) / self._total
-            self._progress(f"holding {describe(settings)}", min(0.99, fraction))
+            self._show(f"holding {describe(settings)}", fraction)
 
         show(0.0)
         try:
@@ -406,7 +410,8 @@ class Driver:
             left=lambda: self._budget.left,
             most=BUDGET_SHARE * self.request.budget_seconds,
         )
-        if chosen.trial.role != "current" and rates.boundaries.judged:
+        if chosen.trial.role != "current":
+            # Within an epoch both run alike, so that rounds do not tell them apart.
             settings = dataclasses.replace(chosen.trial.settings, persistent_workers=rates.boundaries.keep)
             chosen.trial = dataclasses.replace(chosen.trial, settings=settings, label=describe(settings))
         self.result.notes.append(rates.boundaries.words())

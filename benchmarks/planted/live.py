@@ -19,7 +19,7 @@ STRAGGLERS_EVERY, STRAGGLERS_TIMES = 100, 50.0
 _SHM_BYTES = 24 << 20
 # Of which the tuner lets a loader have 40%: one worker process at batch 16 with prefetch 2 takes 7.2 MB, two 14.5 MB.
 
-_GIL_TIMES = 4.0  # a transform in Python, over decoding
+_GIL_TIMES = 8.0  # a transform in Python, over decoding
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ from wellfed.pipeline.formats.webdataset import WebDatasetSource
 Burns = Literal["core", "interpreter"]
 """Whether other threads run Python meanwhile, or wait for the interpreter's lock."""
 
-_BLOCK = bytes(1 << 16)
+_BLOCK = bytes(1 << 20)
 _TRIED = 8
 _TRIED_SIDE = 800
 _TRIAL_CLASSES = ("0 as they are", "1 enlarged")

@@ -154,7 +154,8 @@ def test_what_is_planted_is_gone_afterwards(load: Load) -> None:
     before = machine.make_loader, machine.stock_loader, run.open_accelerator, dict(PRESETS), os.sched_getaffinity(0)
     with live_run.planted(live.Setup(copy_rate=10.0, transform_seconds=0.1, cores=1, samples_per_second=77.0)):
         assert len(os.sched_getaffinity(0)) == 1
-        assert run.open_accelerator("simulated:planted").preset.samples_per_second == 77.0
+        opened: Any = run.open_accelerator("simulated:planted")
+        assert opened.preset.samples_per_second == 77.0
         assert machine.make_loader is not before[0]
     assert before == (
         *(machine.make_loader, machine.stock_loader, run.open_accelerator),

@@ -183,7 +183,8 @@ def photos(folder: Path, width: int, height: int, count: int = 24) -> Path:
 
 def test_the_machine_measures_what_smaller_images_bring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     places = tmp_path / "temporary"
-    places.mkdir()
+    # given what a tune left that was killed while it measured this
+    (places / "wellfed-resize-killed" / "stored").mkdir(parents=True)
     monkeypatch.setattr(tempfile, "tempdir", str(places))
     settings = LoaderSettings(num_workers=1, batch_size=8)
     with closing(open_accelerator("simulated")) as accelerator:

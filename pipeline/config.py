@@ -135,7 +135,7 @@ class _Json:
         if schema != cls._schema:
             raise ConfigError(f"{where} must be of schema {cls._schema!r}", got=schema, remedy="Give the right file.")
         version = values.pop("schema_version", SCHEMA_VERSION)
-        _check_int("schema_version", version, 1)
+        _check_int(f"{where}: schema_version", version, 1)
         if version > SCHEMA_VERSION:
             raise SchemaVersionError(
                 f"{where} has a schema this wellfed does not know (it knows up to {SCHEMA_VERSION})",

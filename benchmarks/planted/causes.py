@@ -37,8 +37,13 @@ class Cause:
 
     def named_by(self, verdict: Mapping[str, Any]) -> bool:
         """Whether a report's `verdict` names this cause."""
-        text = " ".join((verdict["summary"], *verdict["advice"]))
-        return (verdict["name"], verdict["binds"]) == (self.verdict, self.binds) and bool(re.search(self.words, text))
+        return names(verdict, self.verdict, self.binds, self.words)
+
+
+def names(verdict: Mapping[str, Any], name: str, binds: str | None, words: str) -> bool:
+    """Whether a report's `verdict` is this one, says what binds, and has a pattern in its summary or its advice."""
+    text = " ".join((verdict["summary"], *verdict["advice"]))
+    return (verdict["name"], verdict["binds"]) == (name, binds) and bool(re.search(words, text))
 
 
 CAUSES = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,11 +93,16 @@ def check_report_folder(path: Path | None) -> None:
 def _check_place(folder: Path, what: str) -> None:
     """Refuse a folder that cannot be written, or made below the nearest one that exists."""
     nearest = next(place for place in (folder, *folder.absolute().parents) if os.path.lexists(place))
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        reason = "may not be written to" if nearest.is_dir() else "is no folder"
+    try:
+        # Asked of the system, root may write where no file can be made: in /proc, or on a full disk.
+        with tempfile.TemporaryFile(dir=nearest) as file:
+            file.write(b"wellfed")
+    except OSError as error:
         raise UsageError(
-            f"the folder of {what} must be writable", got=f"{folder}: {nearest} {reason}", remedy="Give another place."
-        )
+            f"the folder of {what} must be writable",
+            got=f"{folder}: {nearest}: {error.strerror}",
+            remedy="Give another place.",
+        ) from error
 
 
 def print_outcome(report: Mapping[str, Any], *, lines: bool) -> None:

@@ -59,6 +59,7 @@ class MemoryProbe:
         fault: what the step itself did wrong, so that it would do it anywhere: it raised, did not return in time, or
             ended its process; None where the step is not to blame.
         details: the traceback, or where each thread stood; None without a fault.
+        remedy: of what the step raised, where it is known.
         facts: what the calls showed; None where they did not end, or where time is simulated.
     """
 
@@ -68,6 +69,7 @@ class MemoryProbe:
     error: str | None
     fault: Literal["raised", "hung", "died"] | None = None
     details: str | None = None
+    remedy: str | None = None
     facts: StepFacts | None = None
 
 

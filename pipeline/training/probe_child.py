@@ -90,12 +90,12 @@ def run_step(
         except Exception as error:
             if accelerator.is_out_of_memory(error):
                 return {**answer, "out_of_memory": True}
-            # Without its remedy, which is added where the probe's error is shown.
+            # Its remedy is said behind it, where the probe's error is shown.
             shown = type(error)(error.rule, got=error.got) if type(error) is StepError else error
             answer["error"] = (str(shown) if isinstance(error, WellfedError) else words_of(error))[:ERROR_LENGTH]
             if isinstance(error, StepError):
                 trace = "".join(traceback.format_exception(error.__cause__ or error))
-                answer |= {"fault": "raised", "details": trace[-TRACE_LENGTH:]}
+                answer |= {"fault": "raised", "details": trace[-TRACE_LENGTH:], "remedy": error.remedy}
             return answer
         if why_not:  # it showed only in a call
             return {**answer, "error": why_not[0]}

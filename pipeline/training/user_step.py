@@ -87,8 +87,10 @@ def _find(name: str) -> Callable[..., Any]:
             raise _import_failed(module_name, error) from error
         raise UsageError(
             f"the step's module {module_name!r} must be importable from {here!r} or the Python path",
-            got=str(error),
-            remedy="Run from the folder that holds the file, or set PYTHONPATH.",
+            got=module_name if module_name.endswith(".py") else str(error),
+            remedy=f"Write {module_name.removesuffix('.py')}:{attribute}, without .py."
+            if module_name.endswith(".py")
+            else "Run from the folder that holds the file, or set PYTHONPATH.",
         ) from error
     except (Exception, SystemExit) as error:
         raise _import_failed(module_name, error) from error

@@ -17,7 +17,7 @@ from .differential import RUNS, differential
 from .hold import hold
 from .interrupted import take_best_so_far
 from .memory import MemoryPlan, holds_on_device
-from .parts import Plan, measure_parts
+from .parts import Plan, measure_parts, words_on_left_out
 from .rates import Rates
 from .result import Result, evidence_of
 from .rig import OutOfDeviceMemoryError, Probe, Rig
@@ -34,6 +34,7 @@ STOCK_BATCH_SIZE = 64
 _MOST_ROUNDS = 10
 _RESIZE_SLICES = 10  # of a measurement's length: 20 s, after the hold
 _SAMPLE_SLICES = 5  # some hundreds of samples: where one in a hundred is slow, a few of those
+_BATCHES_A_SLICE = 4
 _LONG_BUDGET = 60.0
 _LONG_COMPILING = 10.0
 _FEWER_SIZES = 4
@@ -83,7 +84,7 @@ class Driver:
         self.request = request
         self.limits = limits
         self.device = device
-        self._progress = progress
+        self._progress, self._shown = progress, 0.0
         self._start = rig.clock() if started is None else started
         self._budget = Budget(request.budget_seconds, rig.clock, self._start, rig.compiling_seconds)
         self._probe_seconds = 0.0  # the longest so far, compiling left out
@@ -168,7 +169,10 @@ class Driver:
         rates.sample_seconds = self.rig.sample_seconds(_SAMPLE_SLICES * seconds)
         if self._judged().binds == "decode":
             self._say("what smaller images would bring")
-            rates.resize = self.rig.resize_gain(settings, _RESIZE_SLICES * seconds)
+            # Of a slow loader few samples a batch: whoever opens and closes it waits for some of them.
+            quick = max(1, min(settings.batch_size, int(median(chosen.values()) * seconds / _BATCHES_A_SLICE)))
+            smaller = dataclasses.replace(settings, batch_size=quick)
+            rates.resize = self.rig.resize_gain(smaller, _RESIZE_SLICES * seconds)
 
     def _judged(self) -> Verdict:
         return judge(evidence_of(self.result, self.request, self.limits, self._cap))
@@ -181,8 +185,12 @@ class Driver:
             self.result.seconds[name] = self.rig.clock() - began
 
     def _say(self, message: str) -> None:
-        done = min(self.rig.clock() - self._start, self.request.budget_seconds)
-        self._progress(message, min(0.99, done / self._total))
+        self._show(message, min(self.rig.clock() - self._start, self.request.budget_seconds) / self._total)
+
+    def _show(self, message: str, share: float) -> None:
+        """Report what is done; what follows the hold has no share of its own, and never leads back."""
+        self._shown = max(self._shown, min(0.99, share))
+        self._progress(message, self._shown)
 
     def _probe_memory(self) -> None:
         self._say("device memory: probing batch sizes in child processes")
@@ -235,6 +243,7 @@ class Driver:
                 got=f"out of memory at batch size {min(result.memory.probes)}",
                 remedy="Use a smaller model, image or batch size.",
             )
+        result.notes += words_on_left_out(result.rates, self.limits, request.image_size)
 
     def _stock_batch_size(self) -> int | None:
         """Once the step was measured, one of the sizes that time has reached."""
@@ -382,7 +391,7 @@ class Driver:
 
         def show(share: float) -> None:
             fraction = (request.budget_seconds + share * 1.3 * request.hold_seconds) / self._total
-            self._progress(f"holding {describe(settings)}", min(0.99, fraction))
+            self._show(f"holding {describe(settings)}", fraction)
 
         show(0.0)
         try:
@@ -418,7 +427,8 @@ class Driver:
             left=lambda: self._budget.left,
             most=BUDGET_SHARE * self.request.budget_seconds,
         )
-        if chosen.trial.role != "current" and rates.boundaries.judged:
+        if chosen.trial.role != "current":
+            # Within an epoch both run alike, so that rounds do not tell them apart.
             settings = dataclasses.replace(chosen.trial.settings, persistent_workers=rates.boundaries.keep)
             chosen.trial = dataclasses.replace(chosen.trial, settings=settings, label=describe(settings))
         self.result.notes.append(rates.boundaries.words())

@@ -157,9 +157,10 @@ def hold(
             ceilings.append(rig.ceiling(settings.batch_size, length / 2))
             group += 1
         crossed = run.epochs_crossed
-    found = _summary(rig, settings, windows, ceilings, starts, crossed, seed)
+    first = _warm_from(len(windows), settings, crossed_in)
+    found = _summary(rig, settings, windows, ceilings, starts, crossed, seed, first)
     middles = [start + window.wall_seconds / 2 for start, window in zip(starts, windows, strict=True)]
-    grown = worker_memory(middles, workers, warm_share=_WARM_SHARE)
+    grown = worker_memory(middles, workers, first=first)
     return replace(found, crossed_in=tuple(crossed_in), workers=grown)
 
 
@@ -171,6 +172,7 @@ def _summary(
     starts: list[float],
     crossed: int,
     seed: int,
+    first: int,
 ) -> Hold:
     fed_seconds = sum(window.wall_seconds for window in windows)
     speed = sum(window.samples for window in windows) / fed_seconds
@@ -187,19 +189,28 @@ def _summary(
         util_reason=reasons[0] if reasons else None,
         fed=ratio_of_means([rate(w) for w in windows], ceiling_rates, seed=seed) if min(ceiling_rates) > 0 else None,
         peak_bytes=max(peaks, default=None),
-        host_slope=_host_slope(windows, starts),
+        host_slope=_host_slope(windows, starts, first),
         epoch_seconds=rig.epoch_samples(settings.batch_size) / speed,
         windows=tuple(windows),
         ceilings=tuple(ceilings),
     )
 
 
-def _host_slope(windows: list[Window], starts: list[float]) -> Interval | None:
+def _warm_from(count: int, settings: LoaderSettings, crossed_in: list[int]) -> int:
+    """The first window whose memory counts: a third of the run later, or of what follows the last new workers."""
+    first = int(count * _WARM_SHARE)
+    if settings.backend == "processes" and settings.num_workers and not settings.persistent_workers and crossed_in:
+        # They settle anew, which is no growth from epoch to epoch.
+        begun = crossed_in[-1] + 1
+        first = max(first, begun + math.ceil((count - begun) * _WARM_SHARE))
+    return first
+
+
+def _host_slope(windows: list[Window], starts: list[float], first: int) -> Interval | None:
     """One point a window (its median): samples within a window are not independent, and would feign precision."""
-    points = [
+    late = [
         (start + window.wall_seconds / 2, median(window.host_rss_bytes))
-        for start, window in zip(starts, windows, strict=True)
+        for start, window in list(zip(starts, windows, strict=True))[first:]
         if len(window.host_rss_bytes)
     ]
-    late = points[int(len(points) * _WARM_SHARE) :]
     return slope([x for x, _ in late], [y for _, y in late])

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import gc
 import math
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from pathlib import Path
 from typing import Any
 
 import psutil
 
 from ..config import LoaderConfig, LoaderSettings
 from ..formats import RepeatedSource, Source
+from ..formats.temporary import TemporaryFolder
 from ..loader import ImageLoader, make_loader, stock_loader
 from ..training import (
     Accelerator,
@@ -271,12 +270,12 @@ class MachineRig:
         return taken
 
     def resize_gain(self, settings: LoaderSettings, seconds: float) -> ResizeGain | None:
-        with tempfile.TemporaryDirectory(prefix="wellfed-resize-") as folder:
+        with closing(TemporaryFolder("wellfed-resize-")) as folder:
             return resize_gain(
                 self._source,
                 settings,
                 side=round(self._spec.image_size * _RESIZE_OVER_CROP),
-                folder=Path(folder),
+                folder=folder.path,
                 workers=max(1, settings.num_workers),
                 seconds=seconds,
                 seed=self._seed,

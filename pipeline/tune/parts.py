@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args
 
 from ..config import LoaderSettings
 from .memory import MemoryPlan
 from .rates import Beside, Rates
 from .rig import Cache, Order, OutOfDeviceMemoryError, Rig, UnmeasuredError, rate
-from .space import TIE, Limits, fits
+from .space import TIE, Limits, fits, shortage
 
 ON_DEVICE = ("dali", "nvjpeg", "hybrid")
 """Backends that decode, wholly or in part, on the device."""
@@ -173,6 +173,9 @@ def measure_loaders(
 ) -> None:
     """Each backend alone with all cores' workers, then with one, as far as memory and time allow.
 
+    Where batches of many workers do not fit, smaller ones are measured before fewer workers: what all of them would
+    give tells whether memory binds.
+
     A backend that seems to gain little from workers is measured once more: whatever else ran on the machine for that
     second may have been the reason. Those that decode on the device gain little by nature.
     """
@@ -180,16 +183,10 @@ def measure_loaders(
     for workers in sorted({1, limits.cores}, reverse=True):
         # Threads first: they start at once, and where time is short one backend is measured rather than none.
         for backend in sorted(limits.backends, key=("threads", *ON_DEVICE, "processes").index):
-            batch_size = _alone(rates, _ALONE_ON_DEVICE if backend in ON_DEVICE else _ALONE_BATCH_SIZE)
-            count = workers
-            while True:
-                settings = LoaderSettings(
-                    backend=backend, num_workers=count, batch_size=batch_size, pin_memory=pin_memory
-                )
-                if count == 1 or fits(settings, limits, image_size):
-                    break
-                count //= 2
-            if settings not in points and fits(settings, limits, image_size):
+            settings = _largest_alone(
+                LoaderSettings(backend=backend, num_workers=workers, pin_memory=pin_memory), rates, limits, image_size
+            )
+            if settings is not None and settings not in points:
                 points.append(settings)
 
     def measure(settings: LoaderSettings) -> None:
@@ -205,6 +202,37 @@ def measure_loaders(
         if name not in ON_DEVICE and curve.rate(most) < _LEAST_GAIN * most * curve.rate(1):
             for settings in again:
                 measure(settings)
+
+
+def _largest_alone(wanted: LoaderSettings, rates: Rates, limits: Limits, image_size: int) -> LoaderSettings | None:
+    """The settings with the usual batch size; smaller batches, then fewer workers, where they do not fit."""
+    first = _alone(rates, _ALONE_ON_DEVICE if wanted.backend in ON_DEVICE else _ALONE_BATCH_SIZE)
+    sizes = [size for size in sorted(rates.ceilings, reverse=True) if size <= first]
+    shapes = [(size, wanted.prefetch_factor) for size in sizes] + [(sizes[-1], 1)]
+    count = wanted.num_workers
+    while count >= 1:
+        for batch_size, prefetch in shapes:
+            settings = replace(wanted, num_workers=count, batch_size=batch_size, prefetch_factor=prefetch)
+            if fits(settings, limits, image_size):
+                return settings
+        count //= 2
+    return None
+
+
+def words_on_left_out(rates: Rates, limits: Limits, image_size: int) -> list[str]:
+    """A note for each backend of which memory does not hold a single worker's batches."""
+    notes = []
+    smallest = min(rates.ceilings)
+    for backend in limits.backends:
+        one = LoaderSettings(backend=backend, num_workers=1, batch_size=smallest)
+        lacks = shortage(one, limits, image_size)
+        if lacks is not None:
+            notes.append(
+                f"Backend '{backend}' was not tried: at batch {smallest} the batches of one worker take "
+                f"{lacks.needed_bytes / 2**20:.0f} MiB of {lacks.place}, of which a loader may have "
+                f"{lacks.allowed_bytes / 2**20:.0f} MiB."
+            )
+    return notes
 
 
 def measure_beside(

@@ -20,6 +20,9 @@ SHM_SHARE = 0.4
 OPEN_FILES_SHARE = 0.5
 """Of the descriptors that are left: two trials of worker processes are open at once."""
 
+BUSY_SHARE = 0.10
+"""Of the cores, by others: from here on it is told. What a machine does by itself takes less."""
+
 OPEN_FILES_SPARE = 64
 """Left to libraries, the step and the report."""
 
@@ -78,6 +81,16 @@ def check_sharers(accelerator: Accelerator, *, allowed: bool) -> str | None:
             remedy="Wait for them, choose another --device, or give --allow-shared-gpu and read the result with care.",
         )
     return f"The device was shared with {', '.join(users)}: utilization includes their work, and speeds depend on it."
+
+
+def words_on_busy_cores(share: float | None) -> str | None:
+    """A note where others used the cores while the tune measured; None where they did not, or it is not known."""
+    if share is None or share < BUSY_SHARE:
+        return None
+    return (
+        f"Other programs took {share:.0%} of the cores while this was measured: speeds, the fed ratio and what binds "
+        "depend on them. On an idle machine more may be reached: tune again there."
+    )
 
 
 def _mib(size: int) -> str:

@@ -13,9 +13,12 @@ from .memory import MemoryPlan, holds_on_device
 from .rates import Rates
 from .rig import Probe
 from .search import Comparison, Record
-from .space import Limits, fits
+from .space import Limits, fits, shortage
 from .statistics import Interval, mean_interval
-from .verdict import CeilingFacts, Evidence, Verdict
+from .verdict import CeilingFacts, Evidence, KeptOut, Verdict
+
+_CLEARLY_FASTER = 1.25
+"""Two short measurements of loaders alone, minutes apart on a machine that others may use, can differ by less."""
 
 
 @dataclass
@@ -88,6 +91,7 @@ def evidence_of(result: Result, request: TuneRequest, limits: Limits, cap_bytes:
         resize=result.rates.resize,
         largest_batch=result.memory.largest_known(),
         workers_bounded=_workers_bounded(settings, limits, request.image_size),
+        kept_out=None if curve is None else _kept_out(result, settings, limits, request.image_size),
     )
 
 
@@ -107,6 +111,23 @@ def _workers_bounded(settings: LoaderSettings, limits: Limits, image_size: int) 
     if settings.num_workers >= limits.cores:
         return False
     return not fits(dataclasses.replace(settings, num_workers=limits.cores), limits, image_size)
+
+
+def _kept_out(result: Result, settings: LoaderSettings, limits: Limits, image_size: int) -> KeptOut | None:
+    """The fastest workers of another backend that clearly beat the chosen ones alone, and do not fit at their batch."""
+    curves = result.rates.curves(limits.cores)
+    own = curves[settings.backend].rate(settings.num_workers)
+    found = []
+    for backend, workers, _ in result.rates.loaders:
+        values = {"backend": backend, "num_workers": workers, "prefetch_factor": LoaderSettings().prefetch_factor}
+        other = LoaderSettings.from_dict({**settings.to_dict(), **values})
+        speed = curves[backend].rate(workers) if backend in curves else 0.0
+        if backend == settings.backend or speed < _CLEARLY_FASTER * own:
+            continue
+        lacks = shortage(other, limits, image_size)
+        if lacks is not None:
+            found.append(KeptOut(backend, workers, speed, lacks))
+    return max(found, key=lambda kept: kept.samples_per_second, default=None)
 
 
 def _of_rounds(record: Record, seed: int) -> tuple[Interval | None, str | None, Interval | None, int | None]:

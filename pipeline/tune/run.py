@@ -12,6 +12,7 @@ from ..errors import UsageError
 from ..formats import Source, open_source
 from ..formats.fields import stored_fields
 from ..hardware import fingerprint, preflight
+from ..hardware.others import CoreWatch
 from ..loader.ranks import found_ranks
 from ..loader.usable import usable_backends
 from ..training import Accelerator, StepSpec, open_accelerator
@@ -21,7 +22,7 @@ from .driver import Device, Driver, Progress, quiet
 from .footprint import kept_open
 from .machine import MachineRig, repeat_times
 from .outcome import TuneOutcome
-from .preflight import check_sharers, limits_of
+from .preflight import check_sharers, limits_of, words_on_busy_cores
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,10 @@ def run_tune(
         driver = Driver(on.rig, request, limits, on.device, progress=say, started=started)
         if shared is not None:
             driver.result.notes.append(shared)
+        watch = CoreWatch(time.monotonic)
         result = driver.run()
+        if (busy := words_on_busy_cores(watch.others_share())) is not None:
+            result.notes.insert(0, busy)
         tuned = tuned_config(result, on.source, on.spec, on.accelerator, machine)
         times = repeat_times(len(on.source), tuned.settings.batch_size)
         if times > 1:

@@ -67,6 +67,25 @@ def fits(settings: LoaderSettings, limits: Limits, image_size: int) -> bool:
     return not (shared and limits.shm_bytes is not None and need > limits.shm_bytes)
 
 
+@dataclass(frozen=True)
+class Shortage:
+    """Memory that waiting batches need and a loader may not have, in `place`: "/dev/shm" or "free memory"."""
+
+    place: str
+    needed_bytes: int
+    allowed_bytes: int
+
+
+def shortage(settings: LoaderSettings, limits: Limits, image_size: int) -> Shortage | None:
+    """What waiting batches lack; None where there is enough, whatever else does not fit."""
+    need = waiting_bytes(settings, image_size)
+    shared = settings.backend == "processes" and settings.num_workers > 0
+    for place, allowed in (("/dev/shm", limits.shm_bytes if shared else None), ("free memory", limits.memory_bytes)):
+        if allowed is not None and need > allowed:
+            return Shortage(place, need, allowed)
+    return None
+
+
 def worker_counts(cores: int) -> list[int]:
     """0, powers of two, three quarters of the usable cores, all but one, which launches steps, and all; ascending."""
     counts = {0, cores, max(1, cores - 1), max(1, 3 * cores // 4)}

@@ -38,7 +38,8 @@ def refuse_fault(step: str, probe: MemoryProbe) -> None:
         return
     if probe.fault == "raised":
         # These words are a StepError's own already.
-        error = StepError((probe.error or "").removesuffix("."), remedy="Mend the step; --debug shows its traceback.")
+        remedy = probe.remedy or "Mend the step; --debug shows its traceback."
+        error = StepError((probe.error or "").removesuffix("."), remedy=remedy)
     elif probe.fault == "hung":
         error = StepError(
             f"each call of the step {step} must return",

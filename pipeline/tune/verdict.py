@@ -9,10 +9,14 @@ from typing import Any, Literal
 
 from ..config import LoaderSettings
 from .evidence import ResizeGain, SlowSamples
+from .space import Shortage
 from .statistics import Interval
 
 VerdictName = Literal["passed", "step_limited", "data_limited", "unmeasurable", "regressed"]
 Binds = Literal["storage", "decode", "copy", "Python", "memory", "launches"]
+
+_NO_HELP = 1.1
+"""A gain up to this that may as well be none is called none; above it, what was measured leaves it open."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,22 @@ class CeilingFacts:
     util_percent: float | None
     launch_seconds: float
     fits: bool = True
+
+
+@dataclass(frozen=True)
+class KeptOut:
+    """Workers of another backend that would load faster than the chosen ones, and whose batches memory does not hold.
+
+    Attributes:
+        backend, workers: what was measured alone, in batches that did fit.
+        samples_per_second: of them.
+        lacks: what their batches lack at the chosen size.
+    """
+
+    backend: str
+    workers: int
+    samples_per_second: float
+    lacks: Shortage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +68,7 @@ class Evidence:
         parallel_read_rate: of as many as the settings have workers; None where not measured.
         copy_rate: of copies to the device.
         workers_bounded: memory or /dev/shm allowed fewer workers than there are cores.
+        kept_out: faster workers that they do not allow; None where there are none.
         slow: a few samples that take much of the time, where there are such.
         resize: what smaller images would bring; None where not measured.
         largest_batch: the largest batch size under the memory cap, where a larger one is over it.
@@ -75,6 +96,7 @@ class Evidence:
     resize: ResizeGain | None = None
     largest_batch: int | None = None
     workers_growth_share: float | None = None
+    kept_out: KeptOut | None = None
 
     @property
     def ceiling(self) -> CeilingFacts:
@@ -288,6 +310,8 @@ def _loader_advice(e: Evidence, loader_rate: float, needed: float) -> tuple[Bind
             f"Memory binds: /dev/shm or free memory allows {e.settings.num_workers} workers on {e.cores} cores at "
             f"batch {e.settings.batch_size}; give the container more (--shm-size), or use threads or a smaller batch."
         ]
+    if e.kept_out is not None:
+        return "memory", [_kept_out_advice(e.kept_out, e, loader_rate, needed)]
     lanes = max(1, min(e.settings.num_workers, e.cores))
     # Many readers share one disk: what they reach together was measured where it matters.
     reading = e.parallel_read_rate
@@ -306,6 +330,18 @@ def _loader_advice(e: Evidence, loader_rate: float, needed: float) -> tuple[Bind
     ]
 
 
+def _kept_out_advice(kept: KeptOut, e: Evidence, loader_rate: float, needed: float) -> str:
+    lacks = kept.lacks
+    reach = ", which would reach it" if kept.samples_per_second >= needed else ""
+    return (
+        f"Memory binds: {kept.workers} {kept.backend} alone give {kept.samples_per_second:.0f} samples/s in small "
+        f"batches{reach} ({needed:.0f} are needed, {e.settings.num_workers} {e.settings.backend} give "
+        f"{loader_rate:.0f}), but at batch {e.settings.batch_size} they take {lacks.needed_bytes / 2**20:.0f} MiB of "
+        f"{lacks.place}, of which a loader may have {lacks.allowed_bytes / 2**20:.0f} MiB: give the container more"
+        f"{' (--shm-size)' if lacks.place == '/dev/shm' else ''}, or use a smaller batch."
+    )
+
+
 def _resize_words(e: Evidence, loader_rate: float, needed: float) -> str:
     gain = e.resize
     if gain is None:
@@ -313,7 +349,10 @@ def _resize_words(e: Evidence, loader_rate: float, needed: float) -> str:
     measured = f"(measured on {gain.samples} of your samples)"
     option = f"`--image resize:{gain.side}`"
     if gain.ratio.low <= 1:
-        return f"; on this machine {option} would not help: {gain.ratio.value:.2f}x {measured}"
+        if gain.ratio.value <= _NO_HELP:
+            return f"; on this machine {option} would not help: {gain.ratio.value:.2f}x {measured}"
+        low, high = gain.ratio.low, gain.ratio.high
+        return f"; whether {option} would help is open: {gain.ratio.value:.1f}x, {low:.1f}x to {high:.1f}x {measured}"
     reach = ", which would reach it" if gain.ratio.low * loader_rate >= needed else ""
     return f"; on this machine {option} gives {gain.ratio.value:.1f}x {measured}{reach}"
 

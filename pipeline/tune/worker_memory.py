@@ -47,23 +47,21 @@ class WorkerMemory:
 NOT_READ = WorkerMemory(None, "there were no worker processes whose memory could be read")
 
 
-def worker_memory(
-    seconds: Sequence[float], readings: Sequence[Mapping[int, int]], *, warm_share: float
-) -> WorkerMemory:
+def worker_memory(seconds: Sequence[float], readings: Sequence[Mapping[int, int]], *, first: int) -> WorkerMemory:
     """The growth of the workers that lived to the end.
 
     Args:
         seconds: when each reading was made.
         readings: bytes by process id.
-        warm_share: of the run; readings before it are kept and left out of the slope, since first caches fill.
+        first: readings before this one are kept and left out of the slope, since first caches fill.
     """
     last = set(readings[-1]) if readings else set()
     if not last:
         return NOT_READ
     lived = [(at, sum(found.values())) for at, found in zip(seconds, readings, strict=True) if set(found) == last]
     times, sizes = tuple(at for at, _ in lived), tuple(size for _, size in lived)
-    since = seconds[int(len(seconds) * warm_share)]
-    late = [pair for pair in lived if pair[0] >= since]
+    since = seconds[first:]
+    late = [pair for pair in lived if since and pair[0] >= since[0]]
     line = slope([at for at, _ in late], [size for _, size in late])
     reason = None if line is not None else f"{len(late)} readings of the same workers are too few"
     return WorkerMemory(line, reason, len(last), times, sizes)

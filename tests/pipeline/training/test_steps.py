@@ -120,6 +120,9 @@ def test_what_is_missing_is_named(module: Any) -> None:
 
     with pytest.raises(UsageError, match=r"module 'no_such_module_here' must be importable"):
         build("no_such_module_here:build")
+    # a file's name is not its module's, and the folder does not help
+    with pytest.raises(UsageError, match=r"got 'no_such_module_here.py'. Write no_such_module_here:build, without .py"):
+        build("no_such_module_here.py:build")
     with pytest.raises(UsageError, match=r"must have the function 'bild'.*build"):
         build(f"{name}:bild")
     with pytest.raises(UsageError, match="must name a function"):

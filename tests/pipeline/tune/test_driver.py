@@ -313,6 +313,20 @@ def test_boundaries_stay_in_their_share_of_the_budget_and_what_is_missing_is_sai
     assert any("was not judged, and workers are kept" in note and "needs 3 of each" in note for note in result.notes)
 
 
+def test_workers_are_kept_where_no_boundary_was_measured(fake_rig: Any) -> None:
+    # given a search that took the settings with new workers each epoch, which it cannot tell from those that keep them
+    def loader(settings: LoaderSettings) -> float:
+        if settings.backend == "threads":
+            return 100.0
+        return 250.0 if settings.persistent_workers else 300.0
+
+    rig = fake_rig(loader=loader, boundary_takes=100.0)
+    result = run(rig)
+    assert result.chosen.trial.settings.backend == "processes"
+    assert result.chosen.trial.settings.persistent_workers is True
+    assert any("was not judged, and workers are kept" in note for note in result.notes)
+
+
 def test_present_settings_are_told_of_their_boundaries_and_left_as_they_are(fake_rig: Any) -> None:
     present = LoaderSettings(backend="processes", num_workers=1, batch_size=32, pin_memory=False)
     rig = fake_rig(loader=lambda s: 550.0 if s == present else 300.0, boundaries={True: 2.0, False: 0.5})
@@ -358,9 +372,10 @@ def test_growing_workers_are_named_as_such(fake_rig: Any) -> None:
     assert any(note.startswith("Worker processes grow by ") for note in result.notes)
 
 
-def test_progress_only_moves_forward(fake_rig: Any) -> None:
+@pytest.mark.parametrize("speed", [400.0, 100.0])
+def test_progress_only_moves_forward(fake_rig: Any, speed: float) -> None:
     seen: list[float] = []
-    rig = fake_rig()
+    rig = fake_rig(loader=lambda s: speed * max(1, s.num_workers))  # 100: data binds, which is measured after the hold
     request = TuneRequest(data="set", step="resnet50")
     Driver(rig, request, LIMITS, EIGHT_GIB, progress=lambda message, share: seen.append(share)).run()
     assert seen == sorted(seen)

@@ -21,7 +21,7 @@ from wellfed.pipeline.tune.footprint import kept_open
 from wellfed.pipeline.tune.memory import MemoryPlan, fit_line
 from wellfed.pipeline.tune.model import fit_curve
 from wellfed.pipeline.tune.parts import Plan, measure_parts
-from wellfed.pipeline.tune.preflight import check_sharers, limits_of
+from wellfed.pipeline.tune.preflight import check_sharers, limits_of, words_on_busy_cores
 from wellfed.pipeline.tune.space import Limits, all_points, fits, waiting_bytes, worker_counts
 
 ROOMY = Limits(cores=4, memory_bytes=None, shm_bytes=None)
@@ -306,3 +306,9 @@ def test_a_stage_that_cannot_be_measured_keeps_its_reason(fake_rig: Any) -> None
     rig = fake_rig(no_cold="LMDB's pages stay")
     last = differential(rig, LoaderSettings(batch_size=64), seconds=1.0).to_dict()["rows"][-1]
     assert (last["samples_per_second"], last["reason"]) == (None, "LMDB's pages stay")
+
+
+def test_cores_that_others_use_are_told() -> None:
+    assert words_on_busy_cores(None) is None
+    assert words_on_busy_cores(0.09) is None
+    assert (words_on_busy_cores(0.433) or "").startswith("Other programs took 43% of the cores while this was measured")

@@ -128,6 +128,18 @@ def test_a_fault_of_the_step_is_refused_with_its_traceback(fault: Any, error: st
     assert ".." not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("remedy", "words"), [("Return a function.", "Return a function."), (None, "Mend the step; --debug shows its")]
+)
+def test_what_the_steps_own_error_advises_is_kept(remedy: str | None, words: str) -> None:
+    probe = MemoryProbe(
+        batch_size=16, peak_bytes=None, out_of_memory=False, error="a rule; got 3.", fault="raised", remedy=remedy
+    )
+    with pytest.raises(StepError) as caught:
+        refuse_fault("m:build", probe)
+    assert str(caught.value).startswith(f"a rule; got 3. {words}")
+
+
 def test_a_failure_that_is_not_the_steps_is_no_fault() -> None:
     refuse_fault("m:build", MemoryProbe(batch_size=16, peak_bytes=None, out_of_memory=False, error="no NVML"))
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from wellfed.pipeline import DataLoader
+from wellfed.pipeline.config import LoaderSettings
 from wellfed.pipeline.hardware.process_memory import anonymous_bytes
 from wellfed.pipeline.tune.boundary import Boundaries
+from wellfed.pipeline.tune.hold import hold
 from wellfed.pipeline.tune.worker_memory import read_beside, worker_memory
 
 ROLLUP = """\
@@ -61,7 +66,7 @@ def test_growth_is_that_of_all_workers_after_the_first_third() -> None:
     # given 30 MB/s while caches fill, and then 1,000 and 3,000 bytes/s
     readings = [{1: 10**7 * t, 2: 2 * 10**7 * t} for t in range(3)]
     readings += [{1: 10**8 + 1000 * t, 2: 10**8 + 3000 * t} for t in range(3, 9)]
-    found = worker_memory(list(range(9)), readings, warm_share=1 / 3)
+    found = worker_memory(list(range(9)), readings, first=3)
     assert found.slope is not None
     assert found.slope.value == pytest.approx(4000)
     assert (found.processes, len(found.total_bytes), found.total_bytes[1]) == (2, 9, 3 * 10**7)
@@ -69,9 +74,40 @@ def test_growth_is_that_of_all_workers_after_the_first_third() -> None:
 
 def test_workers_that_were_started_anew_are_not_compared_with_those_before() -> None:
     old, new = [{1: 9 * 10**8}] * 7, [{2: 10**8}] * 2
-    found = worker_memory(list(range(9)), old + new, warm_share=1 / 3)
+    found = worker_memory(list(range(9)), old + new, first=3)
     assert (found.slope, found.reason) == (None, "2 readings of the same workers are too few")
     assert found.total_bytes == (10**8, 10**8)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_new_workers_that_settle_are_no_growth(fake_rig: Any, keep: bool) -> None:
+    class Settling(fake_rig):  # type: ignore[misc]
+        """After a boundary memory is small and grows by 30 MB/s for 12 s."""
+
+        run: Any = None
+        crossed_then, since = 0, 0.0
+
+        def epoch_samples(self, batch_size: int) -> int:
+            return 10**6
+
+        @contextmanager
+        def hold(self, settings: LoaderSettings, *, samples_before_boundary: int) -> Iterator[Any]:
+            with super().hold(settings, samples_before_boundary=samples_before_boundary) as self.run:
+                yield self.run
+
+        def _window(self, *arguments: Any) -> Any:
+            if self.run is not None and self.run.epochs_crossed > self.crossed_then:
+                self.crossed_then, self.since = self.run.epochs_crossed, self.now
+            window = super()._window(*arguments)
+            return replace(window, host_rss_bytes=(10**9 + int(3e7 * min(12.0, self.now - self.since)),))
+
+    settings = LoaderSettings(backend="processes", num_workers=2, persistent_workers=keep, batch_size=32)
+    held = hold(Settling(), settings, seconds=60.0, expected_samples_per_second=600.0)
+    # given a boundary in the fifth of 12 windows; kept workers would have no reason to grow after it
+    assert (len(held.windows), held.crossed_in) == (12, (4,))
+    assert held.host_slope is not None
+    assert (held.host_slope.value > 1e5) is keep
+    assert held.host_slope.value == 0.0 or keep
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ __all__ = [
     "Tail",
     "TuneRequest",
     "TunedConfig",
+    "WorkerCores",
     "parse_duration",
 ]
 
@@ -40,6 +41,7 @@ Tail = Literal["drop", "pad", "partial"]
 OnError = Literal["raise", "skip"]
 Order = Literal["global", "sharded"]
 Balance = Literal["class"]
+WorkerCores = Literal["near", "any"]
 
 SCHEMA_VERSION = 1
 
@@ -254,6 +256,8 @@ class LoaderConfig(_Json):
         multiprocessing_context: start method of worker processes; None chooses (spawn in a notebook,
             otherwise fork, torch's default on Linux).
         timeout: seconds to wait for a worker's batch before it is an error; 0 waits for ever.
+        worker_cores: "near" keeps decoding on the cores near the device where several ranks share the machine and
+            these cores suffice; "any" leaves it to the system.
     """
 
     _schema: ClassVar[str] = "wellfed-loader"
@@ -277,6 +281,7 @@ class LoaderConfig(_Json):
     device: str = "cpu"
     multiprocessing_context: Literal["fork", "forkserver", "spawn"] | None = None
     timeout: float = 0.0
+    worker_cores: WorkerCores = "near"
 
     def __post_init__(self) -> None:
         if isinstance(self.settings, Mapping):
@@ -314,6 +319,7 @@ class LoaderConfig(_Json):
         _check_text("device", self.device)
         _check_choice("multiprocessing_context", self.multiprocessing_context, ("fork", "forkserver", "spawn", None))
         _check_number("timeout", self.timeout, 0, 86400, unit=" seconds")
+        _check_choice("worker_cores", self.worker_cores, get_args(WorkerCores))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, get_args
 
 from .augmentations import Augmentation, DtypeName, Normalization, as_augmentations, as_dtype, as_normalization
+from .duration import parse_duration
 from .errors import ConfigError, SchemaVersionError
 
 __all__ = [
@@ -83,29 +83,6 @@ def _as_tuple(name: str, value: Any) -> tuple[Any, ...]:
     if not isinstance(value, (list, tuple)):
         raise ConfigError(f"{name} must be a list", got=value, remedy=f"Give {name} as a list.")
     return tuple(value)
-
-
-def parse_duration(text: str | float) -> float:
-    """Seconds from "90", "90s", "3m", "1.5h" or a number of seconds.
-
-    Raises:
-        ConfigError: anything else, or a duration that is not positive and finite.
-    """
-    units = {"s": 1.0, "m": 60.0, "h": 3600.0}
-    try:
-        if isinstance(text, str):
-            body = text.strip().lower()
-            scale = units.get(body[-1:], 0.0)
-            seconds = float(body[:-1]) * scale if scale else float(body)
-        else:
-            seconds = float(text)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            "a duration is a number with s, m or h after it", got=text, remedy="Write for example 90s or 3m."
-        ) from error
-    if not (0 < seconds < math.inf):
-        raise ConfigError("a duration must be positive", got=text, remedy="Write for example 90s or 3m.")
-    return seconds
 
 
 @dataclass(frozen=True, kw_only=True)

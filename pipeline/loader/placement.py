@@ -76,7 +76,7 @@ def choose_cores(near: Near, *, allowed: frozenset[int], workers: int, ranks: in
             f"{sharing} local ranks",
         )
     return Placement(
-        mine, f"cores {core_words(mine)}, near {device} ({near.source}), with {sharing} of {ranks} local ranks"
+        mine, f"cores {core_words(mine)}, near {device} ({near.source}), for {sharing} of {ranks} local ranks"
     )
 
 

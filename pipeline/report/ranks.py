@@ -76,7 +76,7 @@ def _devices(report: Mapping[str, Any]) -> str:
 
 
 def _ranks(report: Mapping[str, Any]) -> str:
-    late = {one["rank"] for one in report["stragglers"]}
+    late = {one["rank"] for one in report["stragglers"] if one["kind"] == "loading"}
     rows: list[list[Cell]] = [
         [(facts.rank_name(rank, report), rank.get("worker_cores") or ""), *facts.rank_figures(rank)]
         for rank in report["ranks"]
@@ -86,7 +86,7 @@ def _ranks(report: Mapping[str, Any]) -> str:
     if trained:
         charts = _chart(report, trained, late, "wait_share", 100.0, "Waiting for data, share of the time")
         if any(rank["fed"]["util_percent"] is not None for rank in trained):
-            beside = _chart(report, trained, late, "util_percent", 1.0, "GPU utilization")
+            beside = _chart(report, trained, set(), "util_percent", 1.0, "GPU utilization")
             charts = f'<div class="pair">{charts}{beside}</div>'
     lead = note(
         "All ranks go at the pace of the slowest, so samples a second hardly differ between them; how long each waits "
@@ -112,8 +112,8 @@ def _chart(
         )
     shown = [row.bar for row in rows if row.bar is not None]
     axis = Axis(low=0, high=100, unit="%") if name == "util_percent" else Axis.holding([0.0, 1.0, *shown], unit="%")
-    chart = row_chart(name, rows, axis, title=title, description="A bar for each rank; stragglers in another colour.")
-    return figure(title, chart, "", "")
+    chart = row_chart(name, rows, axis, title=title, description="A bar for each rank.")
+    return figure(title, chart, "Red ones straggle in loading." if late else "", "")
 
 
 def _stragglers(report: Mapping[str, Any]) -> str:

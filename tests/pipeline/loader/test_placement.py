@@ -33,7 +33,7 @@ def test_near_cores_are_chosen_where_they_suffice() -> None:
     # given 4 of 8 cores near two GPUs, when each of 4 ranks has 2 workers: two ranks at most share them
     chosen = choose()
 
-    assert chosen == Placement(frozenset({0, 1, 2, 3}), "cores 0-3, near cuda:1 (NVML), with 2 of 4 local ranks")
+    assert chosen == Placement(frozenset({0, 1, 2, 3}), "cores 0-3, near cuda:1 (NVML), for 2 of 4 local ranks")
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_workers_are_placed_by_what_nvml_says_of_the_card(two_cards: Any) -> Non
 
     found = place_workers(config(), card, nvml=two_cards)
 
-    assert found == Placement(frozenset({0, 1}), "cores 0-1, near cuda:1 (NVML), with 1 of 2 local ranks")
+    assert found == Placement(frozenset({0, 1}), "cores 0-1, near cuda:1 (NVML), for 1 of 2 local ranks")
     assert two_cards.shutdowns == 1
     two_cards.count = 2
     assert place_workers(config(num_workers=2), card, nvml=two_cards).cores is None

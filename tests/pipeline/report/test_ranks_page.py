@@ -26,7 +26,7 @@ def rank(number: int, **fed: Any) -> dict[str, Any]:
             "simulated": False,
             "memory_total_bytes": 140 * 2**30,
         },
-        "worker_cores": f"cores {16 * number}-{16 * number + 15}, near cuda:{number} (NVML), with 1 of 4 local ranks",
+        "worker_cores": f"cores {16 * number}-{16 * number + 15}, near cuda:{number} (NVML), for 1 of 4 local ranks",
         "fed": {
             "samples_per_second": 1100.0,
             "step_seconds": 0.232,

@@ -18,15 +18,15 @@ from wellfed.pipeline.training import Window
 
 
 def window(**values: Any) -> Window:
-    """10 steps of 4 samples in 2 seconds, a quarter of them waiting."""
+    """10 steps of 4 samples in 2 seconds, of which it waits 0.625."""
     return Window(
         **{
             "batch_size": 4,
             "steps": 10,
             "samples": 40,
             "wall_seconds": 2.0,
-            "wait_seconds": (0.05,) * 10,
-            "step_seconds": (0.15,) * 10,
+            "wait_seconds": (0.0625,) * 10,
+            "step_seconds": (0.1375,) * 10,
             "exhausted": False,
             "util_percent": 80.0,
             "util_reason": None,
@@ -53,7 +53,7 @@ def test_figures_of_a_rank() -> None:
     assert rank_figures([window(), second, third]) == RankFigures(
         samples_per_second=30.0,
         step_seconds=5 / 25,
-        wait_share=0.1,
+        wait_share=0.125,
         util_percent=(2 * 80 + 2 * 50 + 20) / 5,
         util_reason=None,
         peak_bytes=3000,

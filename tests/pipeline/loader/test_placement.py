@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -106,7 +107,11 @@ def test_a_wrong_choice_of_cores_is_refused() -> None:
         config(worker_cores="far")
 
 
-@pytest.mark.parametrize("backend", ["threads", "processes"])
+HAS_DALI = find_spec("nvidia") is not None and find_spec("nvidia.dali") is not None
+DALI = pytest.mark.skipif(not HAS_DALI, reason="needs NVIDIA DALI (pip install 'wellfed[dali]')")
+
+
+@pytest.mark.parametrize("backend", ["threads", "processes", pytest.param("dali", marks=DALI)])
 def test_decoding_keeps_to_the_chosen_cores_and_the_program_does_not(
     open_loader: Any, monkeypatch: pytest.MonkeyPatch, backend: str
 ) -> None:
@@ -115,8 +120,9 @@ def test_decoding_keeps_to_the_chosen_cores_and_the_program_does_not(
     monkeypatch.setattr(images, "place_workers", lambda *args: Placement(frozenset({core}), "chosen"))
 
     with open_loader(backend=backend, num_workers=2) as loader:
-        next(iter(loader))
-        if backend == "threads":
+        # Three batches: each of two processes has decoded one.
+        assert len(list(loader)) == 3
+        if backend != "processes":
             ids = [t.native_id for t in threading.enumerate() if t.name.startswith("wellfed-decode")]
         else:
             ids = [process.pid for process in multiprocessing.active_children()]

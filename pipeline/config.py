@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, get_args
 
 from .augmentations import Augmentation, DtypeName, Normalization, as_augmentations, as_dtype, as_normalization
+from .duration import parse_duration
 from .errors import ConfigError, SchemaVersionError
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "Tail",
     "TuneRequest",
     "TunedConfig",
+    "WorkerCores",
     "parse_duration",
 ]
 
@@ -40,6 +41,7 @@ Tail = Literal["drop", "pad", "partial"]
 OnError = Literal["raise", "skip"]
 Order = Literal["global", "sharded"]
 Balance = Literal["class"]
+WorkerCores = Literal["near", "any"]
 
 SCHEMA_VERSION = 1
 
@@ -81,29 +83,6 @@ def _as_tuple(name: str, value: Any) -> tuple[Any, ...]:
     if not isinstance(value, (list, tuple)):
         raise ConfigError(f"{name} must be a list", got=value, remedy=f"Give {name} as a list.")
     return tuple(value)
-
-
-def parse_duration(text: str | float) -> float:
-    """Seconds from "90", "90s", "3m", "1.5h" or a number of seconds.
-
-    Raises:
-        ConfigError: anything else, or a duration that is not positive and finite.
-    """
-    units = {"s": 1.0, "m": 60.0, "h": 3600.0}
-    try:
-        if isinstance(text, str):
-            body = text.strip().lower()
-            scale = units.get(body[-1:], 0.0)
-            seconds = float(body[:-1]) * scale if scale else float(body)
-        else:
-            seconds = float(text)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            "a duration is a number with s, m or h after it", got=text, remedy="Write for example 90s or 3m."
-        ) from error
-    if not (0 < seconds < math.inf):
-        raise ConfigError("a duration must be positive", got=text, remedy="Write for example 90s or 3m.")
-    return seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,6 +233,8 @@ class LoaderConfig(_Json):
         multiprocessing_context: start method of worker processes; None chooses (spawn in a notebook,
             otherwise fork, torch's default on Linux).
         timeout: seconds to wait for a worker's batch before it is an error; 0 waits for ever.
+        worker_cores: "near" keeps decoding on the cores near the device where several ranks share the machine and
+            these cores suffice; "any" leaves it to the system.
     """
 
     _schema: ClassVar[str] = "wellfed-loader"
@@ -277,6 +258,7 @@ class LoaderConfig(_Json):
     device: str = "cpu"
     multiprocessing_context: Literal["fork", "forkserver", "spawn"] | None = None
     timeout: float = 0.0
+    worker_cores: WorkerCores = "near"
 
     def __post_init__(self) -> None:
         if isinstance(self.settings, Mapping):
@@ -314,6 +296,7 @@ class LoaderConfig(_Json):
         _check_text("device", self.device)
         _check_choice("multiprocessing_context", self.multiprocessing_context, ("fork", "forkserver", "spawn", None))
         _check_number("timeout", self.timeout, 0, 86400, unit=" seconds")
+        _check_choice("worker_cores", self.worker_cores, get_args(WorkerCores))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,19 @@ ALLOWED = {
     "loader": {"augment", "decode", "formats", "sampling", "hardware", "config", "errors"},
     "training": {"loader", "decode", "formats", "sampling", "hardware", "config", "errors"},
     "tune": {"training", "loader", "decode", "formats", "sampling", "hardware", "config", "errors"},
-    "report": {"tune", "training", "loader", "decode", "formats", "sampling", "hardware", "config", "errors"},
+    "monitor": {"tune", "training", "loader", "decode", "formats", "sampling", "hardware", "config", "errors"},
+    "report": {
+        "monitor",
+        "tune",
+        "training",
+        "loader",
+        "decode",
+        "formats",
+        "sampling",
+        "hardware",
+        "config",
+        "errors",
+    },
 }
 EVERYTHING = {*ALLOWED, "report", "demo", "cli"}
 ALLOWED["demo"] = EVERYTHING - {"cli"}

@@ -18,6 +18,7 @@ from .memory import (
     shared_memory,
 )
 from .nvml import NvmlDevice, open_nvml
+from .ranks import local_rank, local_world_size, share_of_rank
 from .versions import versions
 
 __all__ = [
@@ -27,31 +28,43 @@ __all__ = [
     "cpu_model",
     "fingerprint",
     "gpu_facts",
+    "local_rank",
+    "local_world_size",
     "locked_memory_limit",
     "memory_total",
     "open_file_limit",
     "open_files",
     "open_nvml",
     "preflight",
+    "share_of_rank",
     "shared_memory",
     "usable_cores",
     "versions",
 ]
 
 
-def preflight(root: Path = Path("/"), *, nvml: Any = None) -> list[Fact]:
+def preflight(root: Path = Path("/"), *, nvml: Any = None, ranks: int | None = None) -> list[Fact]:
     """All facts that bound what can be tuned here.
+
+    Of cores and of the memory that is free now they hold one rank's share, since all ranks of the machine load alike.
 
     Args:
         root: where /proc and /sys are looked for.
         nvml: pynvml or a fake; None imports it.
+        ranks: on this machine; None takes LOCAL_WORLD_SIZE.
+
+    Raises:
+        ConfigError: LOCAL_WORLD_SIZE is no number of ranks.
     """
+    ranks = local_world_size() if ranks is None else ranks
+    shared, shared_free = shared_memory(root / "dev/shm")
     return [
         cpu_model(root),
-        usable_cores(root),
+        share_of_rank(usable_cores(root), ranks, least=1),
         *memory_total(root),
-        available_memory(root),
-        *shared_memory(root / "dev/shm"),
+        share_of_rank(available_memory(root), ranks),
+        shared,
+        share_of_rank(shared_free, ranks),
         open_file_limit(),
         open_files(root),
         locked_memory_limit(),

@@ -7,7 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["GpuProcess", "Nvml", "NvmlDevice", "Reading", "UtilSample", "as_text", "open_nvml"]
+__all__ = ["GpuProcess", "Nvml", "NvmlDevice", "Reading", "UtilSample", "as_text", "nvml_keys", "open_nvml"]
+
+
+CORE_WORDS = 64
+"""Of 64 bits, one a core: 4096 cores, more than machines with GPUs have."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +131,17 @@ class NvmlDevice:
         }
         return float(getattr(value, fields.get(value_type, "uiVal")))
 
+    def near_cores(self) -> Reading:
+        """The numbers of the cores near it, as a frozenset."""
+        found = self._read("nvmlDeviceGetCpuAffinity", CORE_WORDS)
+        if found.value is None:
+            return found
+        return Reading(
+            frozenset(
+                64 * place + bit for place, word in enumerate(found.value) for bit in range(64) if word >> bit & 1
+            )
+        )
+
     def processes(self) -> Reading:
         """List of `GpuProcess` computing or drawing on the GPU, each once."""
         found = self._read("nvmlDeviceGetComputeRunningProcesses")
@@ -203,6 +218,20 @@ class Nvml:
         if self._open:
             self._open = False
             self._nvml.nvmlShutdown()
+
+
+def nvml_keys(properties: Any) -> tuple[str | None, str | None]:
+    """UUID and PCI address, as NVML writes them, of torch's device properties.
+
+    NVML numbers every GPU of the machine and torch only those of CUDA_VISIBLE_DEVICES, so numbers must not be used.
+    """
+    raw = str(getattr(properties, "uuid", "") or "")
+    uuid = raw if not raw or raw.startswith(("GPU-", "MIG-")) else f"GPU-{raw}"
+    bus = getattr(properties, "pci_bus_id", None)
+    if bus is None:
+        return uuid or None, None
+    domain, device = getattr(properties, "pci_domain_id", 0), getattr(properties, "pci_device_id", 0)
+    return uuid or None, f"{domain:08X}:{bus:02X}:{device:02X}.0"
 
 
 def open_nvml(module: Any = None) -> Reading:

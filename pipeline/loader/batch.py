@@ -166,6 +166,7 @@ class BatchDecoder:
         decode_mode: `LoaderConfig.decode`.
         pin_memory: allocate page-locked images; needs CUDA, so never in a worker process.
         samples: what else a batch holds; without images none are read.
+        cores: those that decoding threads and processes keep to; None leaves it to the system.
     """
 
     source: Source
@@ -176,6 +177,7 @@ class BatchDecoder:
     pin_memory: bool = False
     decode_mode: DecodeMode = "fast"
     samples: Samples = field(default_factory=Samples)
+    cores: frozenset[int] | None = None
 
     def decode(self, task: BatchTask) -> HostBatch:
         """The whole batch, in this thread.

@@ -33,7 +33,7 @@ class CpuPool:
     def open(self) -> None:
         """Start the threads; by the thread that drives the backend, whose torch settings they leave alone."""
         if self._threads is None:
-            self._threads = single_core_pool(self._workers)
+            self._threads = single_core_pool(self._workers, self._decoder.cores)
 
     def decode(self, batch: HostBatch) -> list[Chunk]:
         """Decode a whole batch into its own images, in chunks."""

@@ -12,7 +12,7 @@ from ..errors import ConfigError, UsageError
 from ..formats import Source, open_source
 from .images import ImageLoader
 from .passthrough import TORCH_POSITIONAL, stateful_loader, with_tuned
-from .ranks import cores_of_rank, found_ranks
+from .ranks import cores_of_rank, device_of_rank, found_ranks
 from .transform import auto_backend
 from .tuned import check_tuned, load_tuned
 
@@ -57,6 +57,7 @@ _OURS = (
     "tail",
     "transform",
     "weights",
+    "worker_cores",
     "world_size",
 )
 _LEFT_OUT = object()
@@ -122,7 +123,8 @@ def DataLoader(source: Any = _LEFT_OUT, *args: Any, **kwargs: Any) -> Any:  # no
         batch_transform: called in the thread of the loop with each batch on `device`; the loop gets what it returns.
         on_error: "raise" on a corrupt sample, or "skip": fill its place from the batch and count it.
         rank, world_size: left out, from torch.distributed, else from RANK and WORLD_SIZE, else one rank.
-        device: "cpu", "cuda" or "cuda:N".
+        device: "cpu", "cuda" or "cuda:N"; "cuda" is torch's current device, and under torchrun that of LOCAL_RANK where
+            the program has chosen none.
         seed: of order, crops and flips.
         backend: "threads", "processes", "dali", "nvjpeg", "hybrid", or "auto": that of `tuned`, otherwise threads
             (reasons below).
@@ -131,6 +133,9 @@ def DataLoader(source: Any = _LEFT_OUT, *args: Any, **kwargs: Any) -> Any:  # no
         hw_decoder_load: of "dali" and "hybrid": share of a batch for the GPU's JPEG engines; left out, 0.75.
         gpu_share, hybrid_schedule: of "hybrid": share of the batches that the GPU decodes, left out 0.66; "fixed", or
             "greedy", which gives a batch to whichever side is free.
+        worker_cores: "near" keeps decoding threads and processes on the cores near the rank's GPU, where torchrun runs
+            several ranks here and these cores suffice; "any" leaves them to the system. `loader.worker_cores` says
+            which they are.
         prefetch_factor, persistent_workers, pin_memory, multiprocessing_context, timeout: as in torch. pin_memory left
             out is True for CUDA devices; persistent_workers left out is True.
         tuned: a tuned-config file or `TunedConfig`; refused where it was found on another dataset, image size or
@@ -272,6 +277,7 @@ def _opened(source: str | Path | Source, cache: dict[str, Any]) -> Source:
 def _config(source: Source, given: Mapping[str, Any]) -> LoaderConfig:
     tuned: TunedConfig | None = None
     image_size = given.get("image_size", 224)
+    device = device_of_rank(str(given.get("device", "cpu")))
     if given.get("tuned") is not None:
         tuned = load_tuned(given["tuned"])
         check_tuned(
@@ -279,10 +285,9 @@ def _config(source: Source, given: Mapping[str, Any]) -> LoaderConfig:
             machine=_machine(),
             source=source,
             image_size=image_size,
-            device=str(given.get("device", "cpu")),
+            device=device,
         )
     rank, world_size = found_ranks(given.get("rank"), given.get("world_size"))
-    device = str(given.get("device", "cpu"))
     simple = (
         "shuffle",
         "seed",
@@ -296,6 +301,7 @@ def _config(source: Source, given: Mapping[str, Any]) -> LoaderConfig:
         "on_error",
         "multiprocessing_context",
         "timeout",
+        "worker_cores",
     )
     return LoaderConfig(
         settings=_settings(given, tuned, device),

@@ -12,14 +12,14 @@ import torch
 from ..config import LoaderConfig
 from ..errors import ConfigError, UsageError
 from ..formats.base import Source
-from ..hardware.memory import available_memory
 from ..sampling import BatchPlan, EpochRows, Sampling, cut_batches, steps_left
 from .backend import Backend, BatchStream, open_backend, worker_pids
 from .batch import BatchDecoder, BatchTask, Decoded, HostBatch, Side
 from .crops import drawn_ahead
 from .device import check_device, deliver
 from .finish import finished_bytes, make_finish
-from .memory import check_host_memory
+from .memory import check_host_memory, host_memory_available
+from .placement import place_workers
 from .ranks import check_ranks
 from .readahead import announced, prepare
 from .samples import make_samples
@@ -108,6 +108,9 @@ class ImageLoader(TorchNames):
         if config.tail == "drop" and self._steps(0, 0) == 0:
             # Says that the dataset is too small now and not in the first epoch.
             next(_cut(self._sampling.epoch(0), 0, config, self._sampling))
+        placement = place_workers(config, self._device)
+        self.worker_cores = placement.words
+        """Which cores decoding keeps to, and why, in words."""
         decoder = BatchDecoder(
             source=source,
             seed=config.seed,
@@ -117,6 +120,7 @@ class ImageLoader(TorchNames):
             on_error=config.on_error,
             pin_memory=config.settings.pin_memory and torch.cuda.is_available(),
             samples=self._fields,
+            cores=placement.cores,
         )
         self._draw_crops = decoder.draw_crops
         batch_size = config.settings.batch_size
@@ -125,7 +129,7 @@ class ImageLoader(TorchNames):
         check_host_memory(
             batch_size=batch_size,
             batch_bytes=decoder.batch_bytes(batch_size) + finished_bytes(config, batch_size),
-            available_bytes=available_memory().value,
+            available_bytes=host_memory_available(),
         )
         self._backend: Backend = open_backend(decoder, config)
         self._place = _Place(0)

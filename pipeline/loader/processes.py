@@ -27,6 +27,8 @@ from ..config import LoaderConfig
 from ..errors import ResourceError, WellfedError, WorkerError
 from ..hardware.notebook import in_notebook
 from .batch import BatchDecoder, BatchTask, HostBatch
+from .placement import keep_to
+from .ranks import of_ranks, rank_bytes
 
 __all__ = ["ProcessesBackend", "check_shared_memory", "shared_memory_available", "start_method"]
 
@@ -92,7 +94,9 @@ class ProcessesBackend:
                 # Torch draws a seed for its workers, which must not change what the training draws.
                 generator=torch.Generator(),
                 # A fork server's workers are its own children.
-                worker_init_fn=partial(_end_with_parent, None if method == "forkserver" else os.getpid()),
+                worker_init_fn=partial(
+                    _prepare_worker, None if method == "forkserver" else os.getpid(), self._decoder.cores
+                ),
             )
         self._tasks.current = tasks
         try:
@@ -202,7 +206,12 @@ def _await_end(workers: Iterable[multiprocessing.process.BaseProcess]) -> None:
             worker.join(_END_SECONDS)
 
 
-def _end_with_parent(pid: int | None, worker: int) -> None:
+def _prepare_worker(pid: int | None, cores: frozenset[int] | None, worker: int) -> None:
+    keep_to(cores)
+    _end_with_parent(pid)
+
+
+def _end_with_parent(pid: int | None) -> None:
     """End this worker as soon as the loader's process does, however that ends.
 
     torch's own watchdog looks every five seconds, between two batches: it misses a parent that was killed before the
@@ -265,12 +274,12 @@ def start_method() -> str:
 
 
 def shared_memory_available() -> int | None:
-    """Free bytes of /dev/shm; None on systems without it."""
+    """Free bytes of /dev/shm, at most this rank's share of its size; None on systems without it."""
     try:
         facts = os.statvfs(SHARED_MEMORY)
     except FileNotFoundError:
         return None
-    return facts.f_bavail * facts.f_frsize
+    return rank_bytes(facts.f_bavail * facts.f_frsize, facts.f_blocks * facts.f_frsize)
 
 
 def check_shared_memory(*, workers: int, prefetch_factor: int, batch_bytes: int, available_bytes: int | None) -> None:
@@ -286,7 +295,7 @@ def check_shared_memory(*, workers: int, prefetch_factor: int, batch_bytes: int,
     raise ResourceError(
         f"shared memory ({SHARED_MEMORY}) must hold the batches in flight: {workers} workers x {prefetch_factor} + 1 "
         f"batches of {batch_bytes} bytes, {needed} bytes",
-        got=f"{available_bytes} bytes available",
+        got=f"{available_bytes} bytes available{of_ranks()}",
         remedy=f"In Docker start the container with --shm-size={mebibytes}m or more; or use fewer workers, a smaller "
         "prefetch_factor or batch_size, or backend='threads', which needs none.",
     )

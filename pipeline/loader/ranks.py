@@ -7,8 +7,9 @@ import os
 import torch.distributed
 
 from ..errors import ConfigError, UsageError
+from ..hardware.ranks import cuda_index_of_rank, local_rank, local_world_size
 
-__all__ = ["check_ranks", "cores_of_rank", "found_ranks"]
+__all__ = ["check_ranks", "cores_of_rank", "device_of_rank", "found_ranks", "of_ranks", "rank_bytes"]
 
 
 def found_ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
@@ -65,19 +66,38 @@ def check_ranks(rank: int, world_size: int) -> None:
 def cores_of_rank(cores: int) -> int:
     """This rank's share of the machine's usable cores, at least 1: ranks of one machine would each take all of them.
 
-    torchrun sets LOCAL_WORLD_SIZE to the number of ranks on this machine; unset stands for one.
-
     Raises:
         ConfigError: LOCAL_WORLD_SIZE is not a number of at least 1.
     """
-    found = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    if not found.isdecimal() or int(found) < 1:
-        raise ConfigError(
-            "the environment variable LOCAL_WORLD_SIZE must be a whole number of at least 1, or be unset",
-            got=f"LOCAL_WORLD_SIZE={found}",
-            remedy="Set it to the ranks on this machine as torchrun does, or give num_workers=.",
-        )
-    return max(1, cores // int(found))
+    return max(1, cores // local_world_size())
+
+
+def device_of_rank(name: str) -> str:
+    """The device that a name means to this rank: "cuda" under torchrun is the rank's own, see `cuda_index_of_rank`.
+
+    Raises:
+        ConfigError: LOCAL_RANK makes no sense.
+    """
+    if name != "cuda" or (rank := local_rank()) is None or not torch.cuda.is_available():
+        return name
+    # Asking for the current device would set CUDA up; before that it is the first.
+    current = torch.cuda.current_device() if torch.cuda.is_initialized() else 0
+    return f"cuda:{cuda_index_of_rank(rank, devices=torch.cuda.device_count(), current=current)}"
+
+
+def rank_bytes(free: int | None, total: int | None) -> int | None:
+    """Of the bytes that are free, those that this rank's loader may count on: at most its share of all there are.
+
+    Not a share of the free ones: other ranks may hold theirs already.
+    """
+    ranks = local_world_size()
+    return free if free is None or total is None or ranks == 1 else min(free, total // ranks)
+
+
+def of_ranks() -> str:
+    """Words for an error about a rank's share; nothing for a single rank."""
+    ranks = local_world_size()
+    return "" if ranks == 1 else f" to one of {ranks} local ranks"
 
 
 def _distributed() -> tuple[int, int] | None:

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, wait
+from functools import partial
 
 import torch
 
@@ -15,6 +16,7 @@ from ..config import LoaderConfig
 from ..errors import WorkerError
 from .batch import BatchDecoder, BatchTask, HostBatch, SampleFailure
 from .blocks import Blocks
+from .placement import keep_to
 from .pool import DecodingPool
 
 __all__ = ["ThreadsBackend", "single_core_pool"]
@@ -51,7 +53,7 @@ class ThreadsBackend:
             if self._stream.hangs:
                 self.close()
         if self._pool is None:
-            self._pool = single_core_pool(self._workers)
+            self._pool = single_core_pool(self._workers, self._decoder.cores)
         self._stream = _ThreadStream(
             self._decoder,
             self._pool,
@@ -74,15 +76,19 @@ class ThreadsBackend:
             self._pool = None
 
 
-def single_core_pool(workers: int) -> DecodingPool:
+def single_core_pool(workers: int, cores: frozenset[int] | None = None) -> DecodingPool:
     """Threads whose torch operations run on one core each; otherwise each would get a team of threads of its own.
 
     `torch.set_num_threads` acts on the calling thread, but also sets what threads not seen yet and MKL will use
     (ATen/ParallelOpenMP.cpp). So all decoding threads set theirs first, and then this thread sets its own value again.
+
+    Args:
+        workers: threads.
+        cores: those that the threads keep to; None leaves it to the system.
     """
     before = torch.get_num_threads()
     everyone = threading.Barrier(workers + 1)
-    pool = DecodingPool(workers, "wellfed-decode", _use_one_core)
+    pool = DecodingPool(workers, "wellfed-decode", partial(_use_one_core, cores))
     for _ in range(workers):
         pool.submit(everyone.wait)
     everyone.wait()
@@ -90,7 +96,8 @@ def single_core_pool(workers: int) -> DecodingPool:
     return pool
 
 
-def _use_one_core() -> None:
+def _use_one_core(cores: frozenset[int] | None) -> None:
+    keep_to(cores)
     torch.set_num_threads(1)
     # A thread takes over the common value when it first needs one; asking now makes that happen before it changes back.
     torch.get_num_threads()

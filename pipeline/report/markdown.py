@@ -8,7 +8,7 @@ from typing import Any
 from . import facts, parts, sections, words
 from .schema import validate_report
 
-__all__ = ["render_markdown"]
+__all__ = ["markdown_cell", "markdown_table", "render_markdown"]
 
 
 def _cell(text: Any) -> str:
@@ -29,6 +29,16 @@ def _code(text: str, language: str = "") -> list[str]:
     while fence in text:
         fence += "`"
     return [fence + language, text, fence, ""]
+
+
+def markdown_cell(text: Any) -> str:
+    """A text on one line, with Markdown's marks escaped."""
+    return _cell(text)
+
+
+def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table, and an empty one; cells are escaped."""
+    return _table(heads, rows)
 
 
 def render_markdown(report: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import ConfigError, SchemaVersionError
 
-__all__ = ["KINDS", "SCHEMA", "SCHEMA_VERSION", "VERDICTS", "validate_report"]
+__all__ = ["KINDS", "SCHEMA", "SCHEMA_VERSION", "VERDICTS", "check_fields", "validate_report"]
 
 SCHEMA = "wellfed-report"
 SCHEMA_VERSION = 1
@@ -123,6 +123,15 @@ def _check(where: str, value: Any, spec: Mapping[str, str]) -> None:
         if not _is(letter, item):
             wanted = _TYPE_NAMES[letter] + (" or null" if nullable else "")
             raise ConfigError(f"{where}.{name} of a report must be {wanted}", got=item, remedy=_REMEDY)
+
+
+def check_fields(where: str, value: Any, spec: Mapping[str, str]) -> None:
+    """Check an object of any of our reports against letters of types as they stand above.
+
+    Raises:
+        ConfigError: a key is missing, or its value is of another type.
+    """
+    _check(where, value, spec)
 
 
 def _check_choice(where: str, value: Any, choices: Sequence[str]) -> None:

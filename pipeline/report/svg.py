@@ -43,6 +43,8 @@ class Axis:
         """Positions and labels of the ticks."""
         step = _tick_step((self.high - self.low) / self.scale)
         places = max(0, -math.floor(math.log10(step)))
+        if abs(step * 10**places - round(step * 10**places)) > 1e-9:
+            places += 1  # steps of 2.5
         first, last = math.ceil(self.low / self.scale / step - 1e-9), math.floor(self.high / self.scale / step + 1e-9)
         return [(n * step * self.scale, f"{n * step:,.{places}f}{self.unit}") for n in range(first, last + 1)]
 

@@ -10,26 +10,12 @@ import psutil
 import torch
 
 from ..errors import DeviceError
-from ..hardware.nvml import NvmlDevice, Reading, open_nvml
+from ..hardware.nvml import NvmlDevice, Reading, nvml_keys, open_nvml
 from .accelerator import DeviceWindow, is_out_of_memory
 from .device_sampler import DeviceSampler
 from .sharing import Sharers, find_sharers
 
-__all__ = ["CudaAccelerator", "nvml_keys"]
-
-
-def nvml_keys(properties: Any) -> tuple[str | None, str | None]:
-    """UUID and PCI address, as NVML writes them, of torch's device properties.
-
-    NVML numbers every GPU of the machine and torch only those of CUDA_VISIBLE_DEVICES, so numbers must not be used.
-    """
-    raw = str(getattr(properties, "uuid", "") or "")
-    uuid = raw if not raw or raw.startswith(("GPU-", "MIG-")) else f"GPU-{raw}"
-    bus = getattr(properties, "pci_bus_id", None)
-    if bus is None:
-        return uuid or None, None
-    domain, device = getattr(properties, "pci_domain_id", 0), getattr(properties, "pci_device_id", 0)
-    return uuid or None, f"{domain:08X}:{bus:02X}:{device:02X}.0"
+__all__ = ["CudaAccelerator"]
 
 
 def _own_pids() -> frozenset[int]:

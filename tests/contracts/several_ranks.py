@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from wellfed.pipeline.loader import DataLoader
 
 COUNTS = (100, 101, 1)
 TAILS = ("drop", "pad", "partial")
+BACKENDS = ("threads", "processes", *(("dali",) if find_spec("nvidia") and find_spec("nvidia.dali") else ()))
 BATCH = 4
 STEPS_BEFORE_SAVING = 3
 
@@ -35,11 +37,11 @@ def seen(batch: Any) -> list[list[int]]:
 
 
 def tails(root: Path) -> dict[str, Any]:
-    """Two epochs of each dataset with each tail, and one with worker processes."""
+    """Two epochs of each dataset with each tail, and of one with every backend of the CPU."""
     found: dict[str, Any] = {}
     for count in COUNTS:
         for tail in TAILS:
-            for backend in ("threads", "processes") if (count, tail) == (101, "pad") else ("threads",):
+            for backend in BACKENDS if (count, tail) == (101, "pad") else ("threads",):
                 try:
                     with loader(root / str(count), tail=tail, backend=backend) as batches:
                         epochs = [[seen(batch) for batch in batches] for _ in range(2)]

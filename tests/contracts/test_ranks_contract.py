@@ -62,12 +62,14 @@ CASES = [
     (count, tail, backend)
     for count in (100, 101, 1)
     for tail in ("drop", "pad", "partial")
-    for backend in (("threads", "processes") if (count, tail) == (101, "pad") else ("threads",))
+    for backend in (("threads", "processes", "dali") if (count, tail) == (101, "pad") else ("threads",))
 ]
 
 
 @pytest.mark.parametrize(("count", "tail", "backend"), CASES)
 def test_real_ranks_share_each_epoch_as_the_tail_says(ranks: Any, count: int, tail: str, backend: str) -> None:
+    if backend == "dali":
+        pytest.importorskip("nvidia.dali", reason="needs DALI (pip install 'wellfed[dali]')")
     shares = [rank[f"{count} {tail} {backend}"] for rank in ranks]
     if (count, tail) == (1, "drop"):
         assert len({share.get("error") for share in shares}) == 1

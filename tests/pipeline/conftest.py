@@ -39,6 +39,7 @@ class FakeNvml:
         self.samples_error: Exception | None = None
         self.compute: list[tuple[int, int | None]] = []
         self.known = {"GPU-aa": "card", "00000000:65:00.0": "card"}
+        self.near: list[int] | None = None
         self.shutdowns = 0
 
     def nvmlInit(self) -> None:  # noqa: N802
@@ -73,6 +74,11 @@ class FakeNvml:
 
     def nvmlDeviceGetMigMode(self, handle: str) -> tuple[int, int]:  # noqa: N802
         return (self.mig, self.mig)
+
+    def nvmlDeviceGetCpuAffinity(self, handle: str, words: int) -> list[int]:  # noqa: N802
+        if self.near is None:
+            raise self.NVMLError("Not Supported")
+        return (self.near + [0] * words)[:words]
 
     def nvmlDeviceGetMemoryInfo(self, handle: str, version: int | None = None) -> Any:  # noqa: N802
         if self.memory_error:

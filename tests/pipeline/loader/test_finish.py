@@ -13,7 +13,7 @@ from wellfed.pipeline import ColorJitter, RandAugment, RandomErasing, RandomGray
 from wellfed.pipeline.augment.output import ImageOutput
 from wellfed.pipeline.augmentations import Augmentation, as_normalization
 from wellfed.pipeline.errors import ResourceError
-from wellfed.pipeline.loader import images as images_module
+from wellfed.pipeline.loader import memory as memory_module
 from wellfed.pipeline.loader.finish import make_finish
 
 EVERYTHING: list[Augmentation] = [
@@ -48,7 +48,7 @@ def test_memory_that_does_not_hold_the_finished_batch_too_is_said_before_it_is_m
     open_loader: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # given memory for two batches of 4 x 3 x 8 x 8 values as decoded, and for a byte more of each: 3072 bytes
-    monkeypatch.setattr(images_module, "available_memory", lambda: SimpleNamespace(value=3072))
+    monkeypatch.setattr(memory_module, "available_memory", lambda: SimpleNamespace(value=3072))
     assert len(list(open_loader())) == 3
 
     assert len(list(open_loader(device_augment=[ColorJitter(0.4)]))) == 3

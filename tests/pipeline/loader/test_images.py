@@ -17,7 +17,7 @@ from wellfed.pipeline.hardware import Fact
 from wellfed.pipeline.loader import DataLoader
 from wellfed.pipeline.loader import batch as batch_module
 from wellfed.pipeline.loader import blocks as blocks_module
-from wellfed.pipeline.loader import images as images_module
+from wellfed.pipeline.loader import memory as memory_module
 from wellfed.pipeline.loader.batch import BatchDecoder, BatchTask, HostBatch
 
 
@@ -217,7 +217,7 @@ def test_batches_that_memory_cannot_hold_are_refused(
 ) -> None:
     # given 11 samples, of 3 x 4096 x 4096 bytes each, when the machine has a gigabyte: before the first iteration
     with monkeypatch.context() as small:
-        small.setattr(images_module, "available_memory", lambda: Fact("memory", 1 << 30, "bytes", "test"))
+        small.setattr(memory_module, "available_memory", lambda: Fact("memory", 1 << 30, "bytes", "test"))
         with pytest.raises(ResourceError, match=r"2 batches of 11 samples, 553648128 bytes each; got 1073741824 bytes"):
             open_loader(batch_size=64, image_size=4096, num_workers=workers)
         open_loader(batch_size=64, image_size=1024, num_workers=workers)

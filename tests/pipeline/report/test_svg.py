@@ -22,6 +22,12 @@ def test_an_axis_is_round_and_holds_its_values(values: list[float], low: float, 
     assert all(axis.low <= value <= axis.high for value in values)
 
 
+def test_steps_of_two_and_a_half_are_labelled_with_their_half() -> None:
+    labels = [label for _, label in Axis.holding([0.0, 11.0], unit="%").ticks()]
+
+    assert labels == ["0.0%", "2.5%", "5.0%", "7.5%", "10.0%", "12.5%"]
+
+
 def test_ticks_carry_scale_and_unit() -> None:
     axis = Axis.holding([0.0, 6.3 * 1024], unit=" GiB", scale=1024)
 

@@ -206,7 +206,7 @@ def test_running_out_of_memory_passes_through(module: Any) -> None:
 
 
 def test_torch_devices_map_to_nvml_by_uuid_and_address() -> None:
-    from wellfed.pipeline.training.cuda import nvml_keys
+    from wellfed.pipeline.hardware.nvml import nvml_keys
 
     properties = SimpleNamespace(uuid="ab-cd", pci_domain_id=0, pci_bus_id=0x65, pci_device_id=0)
     assert nvml_keys(properties) == ("GPU-ab-cd", "00000000:65:00.0")

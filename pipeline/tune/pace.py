@@ -39,6 +39,7 @@ class Pace:
         self._number = 0
         self._post_after = 1
         self._until = 1
+        self._before = (0, 0.0)  # steps and the slowest rank's seconds, in the exchange before
 
     def __call__(self, steps: int, elapsed: float) -> bool:
         """Whether another step is begun after so many, this rank having measured for `elapsed` seconds."""
@@ -51,7 +52,10 @@ class Pace:
         if steps < self._until:
             return True
         slowest = max(self._collect(self._number))
-        each = slowest / self._post_after
+        # A GPU's queue takes the first steps at once; the latest ones show what a step takes once it is full.
+        latest = (slowest - self._before[1]) / (self._post_after - self._before[0])
+        each = max(slowest / self._post_after, latest)
+        self._before = (self._post_after, slowest)
         left = self._seconds - slowest - (steps - self._post_after) * each
         # As many as fit, to the nearest: the time is reached on the average, and no run is a part of a step.
         more = steps if each <= 0 else min(steps, round(left / each))

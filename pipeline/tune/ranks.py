@@ -8,6 +8,7 @@ are never mixed with ours.
 from __future__ import annotations
 
 import pickle
+import sys
 import threading
 import time
 import traceback
@@ -36,6 +37,7 @@ WAIT_SECONDS = 600.0
 FREE_SECONDS = 10.0
 """For a rank to end its own part of what another one failed in, before its collectives are aborted."""
 
+TOLD_SECONDS = 30.0
 PART_SECONDS = 20.0
 
 _FIRST_POLL_SECONDS = 0.0002
@@ -119,7 +121,8 @@ class Ranks:
         try:
             value = self._do(level, work)
             self.store.set(f"{level}/end/{self.rank}", pickle.dumps(value))
-            self.wait([f"{level}/end/{rank}" for rank in range(self.world_size)], within=self._open[:-1])
+            told = self._told(level)
+            self.wait([f"{level}/end/{rank}" for rank in range(self.world_size)], within=self._open[:-1], told=told)
             if self.store.check([f"{level}/failed"]):
                 return pickle.loads(self.store.get(f"{level}/failure/1")), []
             return None, [pickle.loads(self.store.get(f"{level}/end/{rank}")) for rank in range(self.world_size)]
@@ -143,6 +146,12 @@ class Ranks:
             return None
         finally:
             self.working = len(self._open) > 1
+
+    def _told(self, level: str) -> str | None:
+        """What this rank says where the others do not come back: a group that is not ours cannot be ended."""
+        if not self.store.check([f"{level}/failed"]):
+            return None
+        return f"wellfed: {pickle.loads(self.store.get(f'{level}/failure/1'))} The other ranks still wait in the step."
 
     def _enter(self) -> str:
         self._inner[-1] += 1
@@ -257,15 +266,16 @@ class Ranks:
         self.store.set(f"{place}/{self.rank}", b"1")
         self.wait([f"{place}/{rank}" for rank in range(self.world_size)], within=within)
 
-    def wait(self, keys: list[str], *, within: Sequence[str] = (), limit: bool = True) -> None:
+    def wait(self, keys: list[str], *, within: Sequence[str] = (), limit: bool = True, told: str | None = None) -> None:
         """Wait until all of these keys are there.
 
         Args:
             within: pieces of work in which a failure of another rank ends the waiting.
             limit: whether a rank that says nothing for long is an error.
+            told: written to stderr once it takes long.
         """
         try:
-            self._wait(keys, within, limit)
+            self._wait(keys, within, limit, told)
         except dist.DistError as error:
             raise ResourceError(
                 "the ranks of a tune meet in a store of rank 0, which must live as long as the tune",
@@ -273,7 +283,7 @@ class Ranks:
                 remedy="Look into rank 0's log for what ended it.",
             ) from error
 
-    def _wait(self, keys: list[str], within: Sequence[str], limit: bool) -> None:
+    def _wait(self, keys: list[str], within: Sequence[str], limit: bool, told: str | None) -> None:
         poll, waited, before = _FIRST_POLL_SECONDS, 0.0, time.monotonic()
         while not self.store.check(keys):
             if any(self.store.check([f"{level}/failed"]) for level in within):
@@ -282,6 +292,9 @@ class Ranks:
                 raise pickle.loads(self.store.get(_LEFT))
             if limit and waited > self._wait_seconds:
                 self._not_there(keys)
+            if told is not None and waited > TOLD_SECONDS:
+                sys.stderr.write(f"{told}\n")
+                told = None
             time.sleep(poll)
             poll = min(1.5 * poll, _LONGEST_POLL_SECONDS)
             now = time.monotonic()

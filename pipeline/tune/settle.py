@@ -1,4 +1,4 @@
-"""Waiting until a loader's workers have made ready what they may: their work would slow down whoever is measured next."""
+"""Waiting until a loader's workers have made ready what they may: their work would slow down what is measured next."""
 
 from __future__ import annotations
 

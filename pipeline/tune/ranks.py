@@ -39,6 +39,8 @@ FREE_SECONDS = 10.0
 
 TOLD_SECONDS = 30.0
 PART_SECONDS = 20.0
+PART_BYTES = 4 << 20
+"""A message to torch's TCPStore holds 8 MiB at most; a report with all its raw samples may be larger."""
 
 _FIRST_POLL_SECONDS = 0.0002
 _LONGEST_POLL_SECONDS = 0.005
@@ -260,6 +262,18 @@ class Ranks:
                 waited += poll
         except dist.DistError:
             return  # rank 0 is gone, and with it whom there was to tell
+
+    def put(self, key: str, value: Any) -> None:
+        """Leave something for the other ranks, of any size."""
+        data = pickle.dumps(value)
+        parts = [data[start : start + PART_BYTES] for start in range(0, len(data), PART_BYTES)]
+        for number, part in enumerate(parts):
+            self.store.set(f"{key}/{number}", part)
+        self.store.set(key, str(len(parts)))
+
+    def take(self, key: str) -> Any:
+        """What was put there; the key is there already."""
+        return pickle.loads(b"".join(self.store.get(f"{key}/{n}") for n in range(int(self.store.get(key)))))
 
     def meet(self, place: str, *, within: Sequence[str] = ()) -> None:
         """Wait until all ranks are here."""

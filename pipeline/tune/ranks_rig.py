@@ -105,7 +105,7 @@ class RanksRig:
 
     def _send(self, message: Any) -> None:
         self._calls += 1
-        self._ranks.store.set(f"call/{self._calls}", pickle.dumps(message))
+        self._ranks.put(f"call/{self._calls}", message)
 
     def end(self, result: Any) -> None:
         """No call follows: the other ranks' `follow` returns this."""
@@ -233,7 +233,7 @@ def follow(rig: Rig, ranks: Ranks) -> Any:
         while True:
             number += 1
             ranks.wait([f"call/{number}"], limit=False)
-            name, *rest = pickle.loads(ranks.store.get(f"call/{number}"))
+            name, *rest = ranks.take(f"call/{number}")
             if name == _END:
                 return rest[0]
             if name == _FAIL:

@@ -72,9 +72,10 @@ def tune(
     from ..report import validate_report, write_atomically, write_report
     from ..tune import run_tune
 
-    with show_progress() if found_ranks(None, None)[0] == 0 else nullcontext() as progress:
+    rank, _ = found_ranks(None, None)
+    with show_progress() if rank == 0 else nullcontext() as progress:
         outcome = run_tune(request, progress=progress)
-    if outcome.rank > 0:
+    if rank > 0:
         return  # also where the verdict is not `passed`: torchrun would end rank 0 before it has written
     page = {**outcome.report, "output": {"tuned": str(output)}}
     validate_report(page)

@@ -36,8 +36,11 @@ def tune(
     """Find the settings that keep the device fed, by measuring against the training step.
 
     Exits 4 unless the verdict is `passed`. Ctrl-C after a whole round writes the best so far, and exits 130.
+
+    With `torchrun --nproc-per-node N -m wellfed.pipeline tune ...` N GPUs measure together; rank 0 writes and reports.
     """
     import json
+    from contextlib import nullcontext
 
     from ..config import TuneRequest, parse_duration
     from ._outcome import check_output, check_report_folder, load_settings, print_outcome
@@ -65,11 +68,15 @@ def tune(
     check_output(output)
     check_report_folder(report)
 
+    from ..loader.ranks import found_ranks
     from ..report import validate_report, write_atomically, write_report
     from ..tune import run_tune
 
-    with show_progress() as progress:
+    rank, _ = found_ranks(None, None)
+    with show_progress() if rank == 0 else nullcontext() as progress:
         outcome = run_tune(request, progress=progress)
+    if rank > 0:
+        return  # also where the verdict is not `passed`: torchrun would end rank 0 before it has written
     page = {**outcome.report, "output": {"tuned": str(output)}}
     validate_report(page)
     write_atomically(output, outcome.tuned.to_json())

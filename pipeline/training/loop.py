@@ -79,6 +79,7 @@ def measure(
     *,
     seconds: float,
     max_steps: int | None = None,
+    go_on: Callable[[int, float], bool] | None = None,
     clock: Callable[[], float] = time.perf_counter,
     on_step: Callable[[int, float], None] | None = None,
     host_memory: HostMemory | None = None,
@@ -92,6 +93,7 @@ def measure(
         accelerator: the device of the step.
         seconds: no step is begun after them; at least one step is run.
         max_steps: end after that many steps, if that comes first.
+        go_on: instead of `seconds`, says after so many steps and seconds whether another step is begun.
         clock: monotonic seconds; the one the accelerator uses.
         on_step: called after each step with the number of steps done and the seconds since the start.
         host_memory: samples memory; None makes one of this process and its children.
@@ -111,9 +113,13 @@ def measure(
     try:
         started = now = clock()
         memory.start(started)
-        while not calls or now - started < seconds:
+        while not calls or go_on is not None or now - started < seconds:
             if max_steps is not None and len(calls) >= max_steps:
                 break
+            if go_on is not None:
+                if calls and not go_on(len(calls), now - started):
+                    break
+                now = clock()  # asking may have taken time, which is no waiting for data
             try:
                 batch = next(batches)
             except StopIteration:

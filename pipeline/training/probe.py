@@ -10,18 +10,22 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from ..config import LoaderSettings
 from .probe_child import ERROR_LENGTH, TRACE_LENGTH, run_step
+from .process_group import ProbeGroup
 from .simulated import SimulatedAccelerator
 from .step_facts import StepFacts
 from .steps import REFERENCE_STEPS, StepSpec
 from .variants import Variant
 
-__all__ = ["MemoryProbe", "ProbeLoader", "group_of_one", "probe_memory"]
+__all__ = ["CANCELLED", "MemoryProbe", "ProbeLoader", "group_of_one", "probe_memory"]
+
+CANCELLED = "another rank's probe of this batch size ended without a peak first"
+"""The error of a probe that was given up, since its collectives wait for that one."""
 
 STALL_SECONDS = 120.0
 """For one call after the first, which compiles."""
@@ -82,12 +86,13 @@ def probe_memory(
     stall_seconds: float = STALL_SECONDS,
     loader: ProbeLoader | None = None,
     variant: Variant | None = None,
+    group: ProbeGroup | None = None,
 ) -> MemoryProbe:
     """Build the step in a child process, run a few optimizer steps, and report the peak.
 
     A reference step on the simulated device has nothing to isolate or to wait for, and is tried in this process.
     The child ends with this process, and is killed with all it started when the time is over. Under torchrun it is a
-    group of one, so that a collective of the step has nobody to wait for.
+    group of one, so that a collective of the step has nobody to wait for, unless the children of all ranks meet.
 
     Args:
         spec: the step.
@@ -97,6 +102,7 @@ def probe_memory(
         stall_seconds: for each later call.
         loader: feeds the step; None uses batches that lie on the device.
         variant: changes the model's forward; why that was not possible is the probe's error.
+        group: where the children of all ranks meet; None makes this one a group of its own.
 
     Returns:
         The probe; a step that fails for another reason than memory is an `error` of the probe, not an exception.
@@ -117,7 +123,7 @@ def probe_memory(
         "variant": variant,
         "arguments": sys.argv,
     }
-    return _probe_in_child(request, timeout_seconds, stall_seconds)
+    return _probe_in_child(request, timeout_seconds, stall_seconds, group)
 
 
 def group_of_one(environment: Mapping[str, str]) -> dict[str, str]:
@@ -166,13 +172,16 @@ class _Progress:
         return f"in call {self.stage} of the step" if self.stage else "while the step was imported and built"
 
 
-def _probe_in_child(request: dict[str, Any], timeout_seconds: float, stall_seconds: float) -> MemoryProbe:
+def _probe_in_child(
+    request: dict[str, Any], timeout_seconds: float, stall_seconds: float, group: ProbeGroup | None
+) -> MemoryProbe:
     result_read, result_write = os.pipe()
     lifeline_read, lifeline_write = os.pipe()
     # A new process that imports us by name, not multiprocessing: that would import the user's main module again.
     command = [sys.executable, "-c", f"from {__package__}.probe_child import main; main()"]
     command += [json.dumps(request), str(result_write), str(lifeline_read)]
-    environment = group_of_one(os.environ)
+    environment = group_of_one(os.environ) if group is None else group.environment(os.environ)
+    cancelled = (lambda: False) if group is None else group.cancelled
     environment["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
     progress = _Progress(result_read)
     with tempfile.TemporaryFile() as stderr:
@@ -189,7 +198,7 @@ def _probe_in_child(request: dict[str, Any], timeout_seconds: float, stall_secon
             )
             os.close(result_write)
             result_write = -1
-            hung = _wait(child, progress, timeout_seconds, stall_seconds)
+            hung = _wait(child, progress, timeout_seconds, stall_seconds, cancelled)
             progress.read()
         finally:
             if child is not None:
@@ -197,6 +206,8 @@ def _probe_in_child(request: dict[str, Any], timeout_seconds: float, stall_secon
             for descriptor in (result_read, result_write, lifeline_read, lifeline_write):
                 if descriptor >= 0:
                     os.close(descriptor)
+        if hung == CANCELLED:
+            return MemoryProbe(batch_size=request["batch_size"], peak_bytes=None, out_of_memory=False, error=hung)
         if progress.answer is not None and hung is None:
             facts = progress.answer.pop("facts", None)
             return MemoryProbe(**progress.answer, facts=None if facts is None else StepFacts(**facts))
@@ -224,7 +235,11 @@ def _code(code: int) -> str:
 
 
 def _wait(
-    child: subprocess.Popen[bytes], progress: _Progress, timeout_seconds: float, stall_seconds: float
+    child: subprocess.Popen[bytes],
+    progress: _Progress,
+    timeout_seconds: float,
+    stall_seconds: float,
+    cancelled: Callable[[], bool],
 ) -> str | None:
     """Wait for the end of the child, or for one that does not come on; says where it stood then."""
     quiet = 0.0
@@ -233,6 +248,8 @@ def _wait(
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(_POLL_SECONDS)
             return None
+        if cancelled():
+            return CANCELLED
         now = time.monotonic()
         # A machine that was suspended, child and all, has not waited.
         quiet = 0.0 if progress.read() else quiet + min(now - before, 10 * _POLL_SECONDS)

@@ -21,6 +21,7 @@ from ..errors import StepError, WellfedError, words_of
 from .accelerator import Accelerator, open_accelerator
 from .cached import CachedBatches
 from .loop import measure
+from .process_group import join_launched_group
 from .step_facts import WatchedStep
 from .steps import StepSpec, build_step
 from .variants import Variant, apply
@@ -53,6 +54,7 @@ def run_step(
     loader: dict[str, Any] | None = None,
     variant: Variant | None = None,
     before_build: Callable[[], None] = lambda: None,
+    join_group: Callable[[], None] = lambda: None,
     before_call: Callable[[int], None] = lambda number: None,
     watch: bool = True,
 ) -> dict[str, Any]:
@@ -62,6 +64,7 @@ def run_step(
         loader: {"data", "settings", "seed", "times"} of a loader that feeds it; None uses batches on the device.
         variant: what to change in the model's forward.
         before_build, before_call: told how far it got.
+        join_group: called before the step is built, its module being imported.
         watch: look at each call too; off where time is not real.
     """
     with ExitStack() as stack:
@@ -78,7 +81,7 @@ def run_step(
             on_cuda = accelerator.kind == "cuda"
             base = torch.cuda.memory_allocated(accelerator.torch_device) if on_cuda else 0
             before_build()
-            step = build_step(spec, accelerator, batch_size)
+            step = build_step(spec, accelerator, batch_size, before_build=join_group)
             why_not = [] if variant is None else apply(variant, step.model, accelerator.torch_device)
             if why_not:
                 return {**answer, "error": why_not[0]}
@@ -156,6 +159,7 @@ def main() -> None:
         loader=request["loader"],
         variant=request["variant"],
         before_build=lambda: say({"stage": 0}),
+        join_group=lambda: join_launched_group(accelerator.torch_device),
         before_call=lambda number: say({"stage": number}),
     )
     say({"probe": answer})

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+import torch.distributed
+from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import StepError, UsageError, words_of
 from .accelerator import Accelerator
@@ -108,6 +110,9 @@ class ReferenceStep:
         sized = {"image_size": spec.image_size} if spec.name.startswith("vit") else {}
         model: torch.nn.Module = getattr(models, spec.name)(num_classes=spec.num_classes, **sized)
         self.model = model.to(device=device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
+        if _world_size() > 1:
+            # What DDP's own advice is for speed: gradients are views into what is reduced.
+            self.model = DistributedDataParallel(self.model, gradient_as_bucket_view=True)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
         self._device_type = torch.device(device).type
         self._scale = torch.tensor([1 / (255 * s) for s in IMAGENET_STD], device=device).view(1, 3, 1, 1)
@@ -123,6 +128,10 @@ class ReferenceStep:
         loss.backward()
         self.optimizer.step()
         return loss.detach()
+
+
+def _world_size() -> int:
+    return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
 
 
 class _GuardedStep:
@@ -151,12 +160,19 @@ class _GuardedStep:
             ) from error
 
 
-def build_step(spec: StepSpec, accelerator: Accelerator, batch_size: int) -> Step:
+def build_step(
+    spec: StepSpec, accelerator: Accelerator, batch_size: int, *, before_build: Callable[[], None] = lambda: None
+) -> Step:
     """Build a step on a device.
+
+    Where the program has a process group of several ranks, a reference step on a GPU is of DistributedDataParallel.
 
     On the simulated device a reference step takes its model's documented times and memory. A user's step is built
     with device="cpu" and really runs there: its time counts as launch time, and the device time and memory of
     ResNet-50 are added, since nothing can be known of what it would take on a card.
+
+    Args:
+        before_build: called before, once the module of a user's step is imported.
 
     Raises:
         UsageError: the user's step is not there, or does not keep the contract of `build_user_step`.
@@ -165,6 +181,7 @@ def build_step(spec: StepSpec, accelerator: Accelerator, batch_size: int) -> Ste
     """
     work: Callable[..., Any]
     if spec.name in REFERENCE_STEPS:
+        before_build()
         if isinstance(accelerator, SimulatedAccelerator):
             work = SimulatedStep(accelerator, MODELS[spec.name], image_size=spec.image_size)
         else:
@@ -179,6 +196,7 @@ def build_step(spec: StepSpec, accelerator: Accelerator, batch_size: int) -> Ste
             "image_size": spec.image_size,
         },
         passes_through=accelerator.is_out_of_memory,
+        before_call=before_build,
     )
     if isinstance(accelerator, SimulatedAccelerator):
         work = SimulatedStep(accelerator, MODELS["resnet50"], image_size=spec.image_size, work=work)

@@ -36,7 +36,11 @@ def stop_while_importing() -> None:
 
 
 def build_user_step(
-    name: str, keywords: Mapping[str, Any], *, passes_through: Callable[[BaseException], bool]
+    name: str,
+    keywords: Mapping[str, Any],
+    *,
+    passes_through: Callable[[BaseException], bool],
+    before_call: Callable[[], None] = lambda: None,
 ) -> Callable[..., Any]:
     """Import `module:function` (the working directory comes first on the path) and call it.
 
@@ -44,6 +48,7 @@ def build_user_step(
         name: checked by `validate_step_name`.
         keywords: what the function may ask for; it gets those it accepts.
         passes_through: says of an exception that it must not be wrapped (out of device memory).
+        before_call: called between import and call: what the function finds, and the import must not.
 
     Returns:
         The callable it returned, which takes (images, labels).
@@ -54,6 +59,7 @@ def build_user_step(
     """
     build = _find(name)
     accepted = _accepted(name, build, keywords)
+    before_call()
     try:
         step = build(**accepted)
     # SystemExit too: a script that parses arguments or exits must not end the measurement without a word.

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
-import psutil
-
 from ..config import LoaderConfig, LoaderSettings
 from ..formats import RepeatedSource, Source
 from ..formats.temporary import TemporaryFolder
@@ -35,9 +33,11 @@ from .compiling import CompilingTime
 from .evidence import ResizeGain, read_in_parallel, resize_gain
 from .feed import Feed, paced
 from .rig import Cache, Order, OutOfDeviceMemoryError, Probe, Supply, Trial
+from .settle import SETTLE_SECONDS, settle
 from .step_notes import refuse_fault
 from .supply import SuppliedSource, some_rows
 from .throughput import copying_rate, reading_rate
+from .together import ALONE, Together
 from .worker_memory import read_beside
 
 MIN_EPOCH_BATCHES = 200
@@ -54,9 +54,6 @@ _RESIZE_OVER_CROP = 256 / 224
 """Stored images of 256 pixels for crops of 224 are what ImageNet recipes use."""
 
 _WARM_STEPS = 3
-_SETTLE_SECONDS = 3.0
-_SETTLE_POLL_SECONDS = 0.1
-_IDLE_SHARE = 0.1
 _WAITED_SECONDS = 0.02
 
 
@@ -75,6 +72,7 @@ class MachineRig:
         accelerator: the open device; not closed here.
         seed: of order and augmentation.
         clock: monotonic seconds.
+        together: with the rigs of other ranks, each of which has its part of the dataset.
     """
 
     def __init__(
@@ -86,6 +84,7 @@ class MachineRig:
         *,
         seed: int = 0,
         clock: Callable[[], float] = time.perf_counter,
+        together: Together = ALONE,
     ) -> None:
         self._source = source
         self._spec = spec
@@ -93,6 +92,7 @@ class MachineRig:
         self._accelerator = accelerator
         self._seed = seed
         self._clock = clock
+        self._together = together
         self._feeds: dict[str, Feed] = {}
         self._steps: dict[int, Step] = {}
         self._optimizers: dict[int, OptimizerFacts] = {}
@@ -132,14 +132,21 @@ class MachineRig:
         if settings is not None:
             times = repeat_times(len(self._source), batch_size)
             loader = ProbeLoader(data=self._source.location, settings=settings, seed=self._seed, times=times)
-        found = probe_memory(self._spec, self._device, batch_size, timeout_seconds=PROBE_TIMEOUT_SECONDS, loader=loader)
+        found = self._probe(batch_size, loader=loader)
         refuse_fault(self._spec.name, found)
-        return self._probed(found)
+        return found
 
     def probe_variant(self, batch_size: int, variant: Variant) -> Probe:
-        return self._probed(
-            probe_memory(self._spec, self._device, batch_size, timeout_seconds=PROBE_TIMEOUT_SECONDS, variant=variant)
+        return self._probe(batch_size, variant=variant)
+
+    def _probe(self, batch_size: int, **how: Any) -> MemoryProbe:
+        group = self._together.probe_group()
+        found = probe_memory(
+            self._spec, self._device, batch_size, timeout_seconds=PROBE_TIMEOUT_SECONDS, group=group, **how
         )
+        if found.peak_bytes is None:
+            self._together.tell_unprobed()
+        return self._probed(found)
 
     def ceiling(self, batch_size: int, seconds: float) -> Window:
         return self._guarded(batch_size, lambda: self._ceiling(batch_size, seconds))
@@ -181,7 +188,7 @@ class MachineRig:
         self._warm(step, feed, trial.settings, seconds)
         window = self._measure(step, feed, seconds)
         # What this loader makes ready from here on would slow down whoever is measured next.
-        self._settle()
+        settle(self._clock)
         return window
 
     def drop(self, trial: Trial) -> None:
@@ -230,7 +237,7 @@ class MachineRig:
             return self._measure(step, batches, seconds)
         finally:
             feed.close()
-            self._settle()
+            settle(self._clock)
 
     def supplied(self, settings: LoaderSettings, supply: Supply, seconds: float) -> Window:
         return self._guarded(settings.batch_size, lambda: self._supplied(settings, supply, seconds))
@@ -245,7 +252,7 @@ class MachineRig:
             return self._measure(step, feed, seconds)
         finally:
             feed.close()
-            self._settle()
+            settle(self._clock)
 
     def read_rate(self, seconds: float) -> float:
         return self.reads("random", "warm", seconds)
@@ -307,17 +314,18 @@ class MachineRig:
             yield _MachineHold(self, Feed(loader), settings)
 
     def epoch_samples(self, batch_size: int) -> int:
-        return len(self._source) * repeat_times(len(self._source), batch_size)
+        ranks = self._together.world_size
+        return len(self._source) * repeat_times(len(self._source), batch_size * ranks) // ranks
 
     def _position(self, loader: ImageLoader, samples_before_boundary: int) -> int:
-        """Position, in whole batches, from which about so many samples are left in the epoch."""
+        """Position, in whole batches of all ranks, from which this one has about so many samples left in the epoch."""
         batch_size = loader.config.settings.batch_size
         left = max(1, math.ceil(samples_before_boundary / batch_size))
-        return max(0, len(loader) - left) * batch_size
+        return max(0, len(loader) - left) * batch_size * self._together.world_size
 
     def _repeated(self, batch_size: int, source: Source | None = None) -> Source:
         source = source or self._source
-        times = repeat_times(len(source), batch_size)
+        times = repeat_times(len(source), batch_size * self._together.world_size)
         return source if times == 1 else RepeatedSource(source, times)
 
     def _loader(self, settings: LoaderSettings, source: Source | None = None) -> ImageLoader:
@@ -330,6 +338,8 @@ class MachineRig:
             image_size=self._spec.image_size,
             device=self._accelerator.torch_device,
             timeout=STALL_SECONDS,
+            rank=self._together.rank,
+            world_size=self._together.world_size,
         )
         return make_loader(self._repeated(settings.batch_size, source), config)
 
@@ -338,7 +348,10 @@ class MachineRig:
             return Feed(self._loader(settings))
         return Feed(
             stock_loader(
-                self._repeated(batch_size), batch_size=batch_size, image_size=self._spec.image_size, seed=self._seed
+                self._repeated(batch_size),
+                batch_size=batch_size,
+                image_size=self._spec.image_size,
+                seed=self._seed + self._together.rank,
             )
         )
 
@@ -355,9 +368,16 @@ class MachineRig:
         # A first call may compile.
         first = not getattr(step, "calls", 1)
         limit = PROBE_TIMEOUT_SECONDS if first else STALL_SECONDS
+        go_on = self._together.pace(seconds, max_steps)
         with guarded_from_stalls(step, batches, limit_seconds=limit) as (watched, watched_batches):
             window = measure(
-                watched, watched_batches, self._accelerator, seconds=seconds, max_steps=max_steps, clock=self._clock
+                watched,
+                watched_batches,
+                self._accelerator,
+                seconds=seconds,
+                max_steps=max_steps,
+                go_on=go_on,
+                clock=self._clock,
             )
         warming_up = first or max_steps is not None
         self._compiling.called(window.batch_size, window.step_seconds, warming_up=warming_up)
@@ -384,7 +404,7 @@ class MachineRig:
         """Once more with the device to itself where steps of other batch sizes took the memory."""
         for attempt in range(2):
             try:
-                return run()
+                return self._together.agreed(run)
             except Exception as error:
                 if not self._accelerator.is_out_of_memory(error):
                     raise
@@ -393,20 +413,10 @@ class MachineRig:
             self._cached.clear()
             gc.collect()
             self._accelerator.reset_peak()
+            self._together.recover()
             if attempt:
                 raise OutOfDeviceMemoryError(f"batch size {batch_size}") from failure
         raise AssertionError("unreachable")
-
-    def _settle(self) -> None:
-        """Wait until workers have filled their queues: this process and its children use hardly any CPU."""
-        deadline = self._clock() + _SETTLE_SECONDS
-        before = _cpu_seconds()
-        while self._clock() < deadline:
-            time.sleep(_SETTLE_POLL_SECONDS)
-            now = _cpu_seconds()
-            if now - before < _IDLE_SHARE * _SETTLE_POLL_SECONDS:
-                return
-            before = now
 
 
 class _MachineHold:
@@ -422,7 +432,7 @@ class _MachineHold:
 
     def resume(self) -> None:
         step = self._rig._step(self._settings.batch_size)
-        self._rig._warm(step, self._feed, self._settings, _SETTLE_SECONDS)
+        self._rig._warm(step, self._feed, self._settings, SETTLE_SECONDS)
 
     def feed(self, seconds: float) -> Window:
         step = self._rig._step(self._settings.batch_size)
@@ -434,16 +444,3 @@ class _MachineHold:
 
     def worker_bytes(self) -> Mapping[int, int]:
         return self._worker_bytes
-
-
-def _cpu_seconds() -> float:
-    """CPU time of this process and its living children."""
-    this = psutil.Process()
-    total = 0.0
-    for process in (this, *this.children(recursive=True)):
-        try:
-            times = process.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        total += times.user + times.system
-    return total

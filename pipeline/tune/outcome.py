@@ -25,6 +25,7 @@ class TuneOutcome:
         interrupted: it was ended early, and this is the best until then.
         source: what was tuned on: the path, or the open source that was given.
         device: where the loader's batches go.
+        rank: of this process; all ranks have the same report and the same settings.
     """
 
     report: dict[str, Any]
@@ -33,13 +34,18 @@ class TuneOutcome:
     interrupted: bool
     source: str | Source
     device: str
+    rank: int = 0
 
     def save(self, path: str | Path) -> None:
         """Write the tuned config to a file that `DataLoader(..., tuned=path)` reads; it is complete or not there.
 
+        Of several ranks only rank 0 writes it.
+
         Raises:
             ResourceError: the place cannot be written.
         """
+        if self.rank > 0:
+            return
         write_atomically(Path(path), self.tuned.to_json())
 
     def loader(self, **overrides: Any) -> ImageLoader:

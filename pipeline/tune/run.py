@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ..config import TuneRequest
 from ..errors import UsageError
 from ..formats import Source, open_source
 from ..formats.fields import stored_fields
-from ..hardware import fingerprint, preflight
+from ..hardware import Fact, fingerprint, preflight
 from ..hardware.others import CoreWatch
 from ..loader.ranks import found_ranks
 from ..loader.usable import usable_backends
@@ -23,6 +24,9 @@ from .footprint import kept_open
 from .machine import MachineRig, repeat_times
 from .outcome import TuneOutcome
 from .preflight import check_sharers, limits_of, words_on_busy_cores
+from .rig import Rig
+from .space import Limits
+from .together import ALONE, Together
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,14 @@ class Opened:
 
 @contextmanager
 def opened(
-    data: str | Source, step: str, device: str, *, image_size: int, seed: int, clock: Callable[[], float]
+    data: str | Source,
+    step: str,
+    device: str,
+    *,
+    image_size: int,
+    seed: int,
+    clock: Callable[[], float],
+    together: Together = ALONE,
 ) -> Iterator[Opened]:
     """Open what a measurement needs; on the way out everything is closed, also on Ctrl-C.
 
@@ -67,7 +78,9 @@ def opened(
         spec = StepSpec(name=step, image_size=image_size, num_classes=max(1000, len(source.class_names)))
         accelerator = open_accelerator(device)
         stack.callback(accelerator.close)
-        rig = stack.enter_context(MachineRig(source, spec, accelerator.name, accelerator, seed=seed, clock=clock))
+        rig = stack.enter_context(
+            MachineRig(source, spec, accelerator.name, accelerator, seed=seed, clock=clock, together=together)
+        )
         yield Opened(source, spec, accelerator, rig)
 
 
@@ -79,6 +92,9 @@ def run_tune(
     clock: Callable[[], float] = time.perf_counter,
 ) -> TuneOutcome:
     """Find, by measuring, the settings with the most samples/s that meet the targets, and hold them.
+
+    Under a launcher, or in a program with a process group, every rank calls it: all measure together, and all have the
+    same outcome.
 
     Args:
         request: see `TuneRequest`.
@@ -94,6 +110,10 @@ def run_tune(
     """
     say: Progress = progress or quiet
     started = clock()
+    if found_ranks(None, None)[1] > 1:
+        from .ranks_run import run_on_ranks  # which is built on this module
+
+        return run_on_ranks(request, source=source, say=say, clock=clock)
     say("looking at the machine", 0.0)
     facts, machine = preflight(), fingerprint()
     with opened(
@@ -104,57 +124,108 @@ def run_tune(
         seed=request.seed,
         clock=clock,
     ) as on:
-        if len(on.source) == 0:
-            raise UsageError("the dataset must hold samples", got=on.source.location, remedy="Convert it again.")
-        shared = check_sharers(on.accelerator, allowed=request.allow_shared_gpu)
-        limits = replace(
-            limits_of(facts, kept_open=kept_open(on.source)), backends=usable_backends(on.accelerator.torch_device)
-        )
-        driver = Driver(on.rig, request, limits, on.device, progress=say, started=started)
-        if shared is not None:
-            driver.result.notes.append(shared)
-        watch = CoreWatch(time.monotonic)
-        result = driver.run()
-        if (busy := words_on_busy_cores(watch.others_share())) is not None:
-            result.notes.insert(0, busy)
-        tuned = tuned_config(result, on.source, on.spec, on.accelerator, machine)
-        times = repeat_times(len(on.source), tuned.settings.batch_size)
-        if times > 1:
-            result.notes.append(
-                f"The set of {len(on.source)} samples was repeated {times} times by index, for at least 200 batches an "
-                "epoch: reading was from memory after the first time."
-            )
-        batch_size = tuned.settings.batch_size
-        advice = advise_batch(
+        limits, note = look_around(on, facts, request)
+        outcome = find_settings(
+            on,
+            on.rig,
             request,
-            batch_size,
-            world_size=found_ranks(None, None)[1],
-            samples=len(on.source),
-            own=on.rig.optimizer_of(batch_size),
-        )
-        if len(on.source) < tuned.settings.batch_size:
-            result.notes.append(
-                f"The set of {len(on.source)} samples is smaller than one batch of {tuned.settings.batch_size}: a "
-                "loader with drop_last=True would give none. Use a smaller batch or more data for training."
-            )
-        page = report(
-            "tune",
-            result,
-            batch_advice=advice,
-            request=request.to_dict(),
-            dataset=dataset_facts(on.source, times),
-            device=device_facts(on.accelerator),
+            limits,
+            on.device,
+            say=say,
+            started=started,
+            notes=() if note is None else (note,),
             machine=machine,
             facts=facts,
-            tuned=tuned,
-        )
-        outcome = TuneOutcome(
-            report=page,
-            tuned=tuned,
-            verdict=tuned.verdict,
-            interrupted=result.interrupted,
-            source=request.data if source is None else source,
-            device=on.accelerator.torch_device,
         )
     say("done", 1.0)
-    return outcome
+    return outcome if source is None else replace(outcome, source=source)
+
+
+def look_around(on: Opened, facts: list[Fact], request: TuneRequest) -> tuple[Limits, str | None]:
+    """What bounds the search on this machine, and a note on who else uses the device.
+
+    Raises:
+        UsageError: a dataset without samples.
+        ResourceError: others use the device.
+    """
+    if len(on.source) == 0:
+        raise UsageError("the dataset must hold samples", got=on.source.location, remedy="Convert it again.")
+    note = check_sharers(on.accelerator, allowed=request.allow_shared_gpu)
+    limits = limits_of(facts, kept_open=kept_open(on.source))
+    return replace(limits, backends=usable_backends(on.accelerator.torch_device)), note
+
+
+def find_settings(
+    on: Opened,
+    rig: Rig,
+    request: TuneRequest,
+    limits: Limits,
+    device: Device,
+    *,
+    say: Progress,
+    started: float,
+    notes: Sequence[str],
+    machine: Mapping[str, Any],
+    facts: list[Fact],
+    world_size: int = 1,
+) -> TuneOutcome:
+    """The tune itself, over what is open, and its report.
+
+    Args:
+        on: of this process.
+        rig: that decisions rest on: this process's own, or that of all ranks.
+        limits, device: the same.
+        started: when the tune began.
+        notes: for the report.
+        world_size: ranks that measure together.
+
+    Raises:
+        as `run_tune`.
+    """
+    driver = Driver(rig, request, limits, device, progress=say, started=started)
+    driver.result.notes.extend(notes)
+    watch = CoreWatch(time.monotonic)
+    result = driver.run()
+    # Beside several ranks, the others would be taken for strangers.
+    if world_size == 1 and (busy := words_on_busy_cores(watch.others_share())) is not None:
+        result.notes.insert(0, busy)
+    tuned = tuned_config(result, on.source, on.spec, on.accelerator, machine)
+    batch_size = tuned.settings.batch_size
+    global_batch = batch_size * world_size
+    times = repeat_times(len(on.source), global_batch)
+    if times > 1:
+        result.notes.append(
+            f"The set of {len(on.source)} samples was repeated {times} times by index, for at least 200 batches an "
+            "epoch: reading was from memory after the first time."
+        )
+    advice = advise_batch(
+        request,
+        batch_size,
+        world_size=world_size,
+        samples=len(on.source),
+        own=on.rig.optimizer_of(batch_size),
+    )
+    if len(on.source) < global_batch:
+        result.notes.append(
+            f"The set of {len(on.source)} samples is smaller than one batch of {global_batch}: a "
+            "loader with drop_last=True would give none. Use a smaller batch or more data for training."
+        )
+    page = report(
+        "tune",
+        result,
+        batch_advice=advice,
+        request=request.to_dict(),
+        dataset=dataset_facts(on.source, times),
+        device=device_facts(on.accelerator),
+        machine=machine,
+        facts=facts,
+        tuned=tuned,
+    )
+    return TuneOutcome(
+        report=page,
+        tuned=tuned,
+        verdict=tuned.verdict,
+        interrupted=result.interrupted,
+        source=request.data,
+        device=on.accelerator.torch_device,
+    )

@@ -88,6 +88,29 @@ def test_it_ends_after_max_steps_or_the_last_batch(virtual_clock: Any) -> None:
     assert (short.steps, short.samples, short.batch_size, short.exhausted) == (3, 5, 2, True)
 
 
+def test_what_says_whether_to_go_on_takes_the_place_of_time_and_is_no_waiting(virtual_clock: Any) -> None:
+    asked: list[tuple[int, float]] = []
+
+    def go_on(steps: int, elapsed: float) -> bool:
+        asked.append((steps, elapsed))
+        virtual_clock.sleep(1.0)
+        return steps < 3
+
+    window = measure(
+        step_taking(virtual_clock, 0.5),
+        feed(virtual_clock, 0.25, [4] * 100),
+        Device(virtual_clock),  # type: ignore[arg-type]
+        seconds=0.1,
+        clock=virtual_clock,
+        go_on=go_on,
+    )
+
+    assert window.steps == 3
+    # a step takes 0.75 s, and each answer 1 s
+    assert asked == [(1, 0.75), (2, 2.5), (3, 4.25)]
+    assert window.wait_seconds == (0.25, 0.25, 0.25)
+
+
 def test_at_least_one_step_is_run(virtual_clock: Any) -> None:
     device: Any = Device(virtual_clock)
     window = measure(

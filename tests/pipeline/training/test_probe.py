@@ -15,7 +15,8 @@ from PIL import Image
 
 from wellfed.pipeline.config import LoaderSettings
 from wellfed.pipeline.training import ProbeLoader, StepSpec, probe_memory
-from wellfed.pipeline.training.probe import group_of_one
+from wellfed.pipeline.training.probe import CANCELLED, group_of_one
+from wellfed.pipeline.training.process_group import ProbeGroup
 from wellfed.pipeline.training.simulated import CONTEXT_BYTES, MODELS
 
 STEPS = """
@@ -192,6 +193,32 @@ def test_the_loader_that_feeds_the_step_counts(steps: Path, image_folder: Path) 
     assert len(probe.facts.call_seconds) > 12
     assert probe.peak_bytes is not None
     assert probe.peak_bytes > CONTEXT_BYTES
+
+
+def test_a_probe_is_given_up_where_another_ranks_child_has_failed(steps: Path) -> None:
+    # given a child that waits for the other rank's, and a rank that says after a while that it has none any more
+    answers = iter([False] * 40)
+    group = ProbeGroup(rank=0, world_size=2, host="127.0.0.1", port=1, cancelled=lambda: next(answers, True))
+
+    probe = probe_memory(spec("hang"), "simulated", 4, timeout_seconds=600, group=group)
+
+    assert (probe.peak_bytes, probe.out_of_memory, probe.fault) == (None, False, None)
+    assert probe.error == CANCELLED
+
+
+def test_the_child_of_a_rank_is_launched_into_the_childrens_own_group() -> None:
+    group = ProbeGroup(rank=3, world_size=8, host="node7", port=4711, cancelled=lambda: False)
+    launched = {"PATH": "/bin", "LOCAL_RANK": "1", "MASTER_ADDR": "node2", "MASTER_PORT": "29500"}
+
+    assert group.environment(launched) == {
+        "PATH": "/bin",
+        "RANK": "3",
+        "WORLD_SIZE": "8",
+        "LOCAL_RANK": "1",
+        "MASTER_ADDR": "node7",
+        "MASTER_PORT": "4711",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }
 
 
 PARENT = """

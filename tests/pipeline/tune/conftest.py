@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 
 from wellfed.pipeline.config import LoaderSettings
 from wellfed.pipeline.training.step_facts import StepFacts
 from wellfed.pipeline.tune.evidence import ResizeGain
+from wellfed.pipeline.tune.ranks import Ranks
 from wellfed.pipeline.tune.rig import OutOfDeviceMemoryError, Trial, UnmeasuredError
 
 
@@ -287,3 +290,31 @@ def fake_rig() -> type[FakeRig]:
 @pytest.fixture
 def fake_window() -> type[FakeWindow]:
     return FakeWindow
+
+
+OnEachRank = Callable[..., list[Any]]
+
+
+@pytest.fixture
+def on_each() -> OnEachRank:
+    """`on_each(count, work)`: what `work(ranks)` returned, or raised, on each of so many ranks, which are threads."""
+
+    def run_all(count: int, work: Callable[[Ranks], Any], **options: Any) -> list[Any]:
+        store = dist.HashStore()
+        found: list[Any] = [None] * count
+
+        def run(rank: int) -> None:
+            try:
+                found[rank] = work(Ranks(store, rank, count, **options))
+            except BaseException as error:
+                found[rank] = error
+
+        threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive()
+        return found
+
+    return run_all

@@ -1,0 +1,235 @@
+"""Ranks that agree: two or three threads that share a store, as processes do; and how many steps a window has."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from wellfed.pipeline.errors import ResourceError, StepError, UsageError
+from wellfed.pipeline.tune.driver import Device
+from wellfed.pipeline.tune.pace import Pace
+from wellfed.pipeline.tune.ranks import Ranks
+from wellfed.pipeline.tune.ranks_device import check_devices, joined_device, joined_limits, share_of_rank
+from wellfed.pipeline.tune.rig import OutOfDeviceMemoryError, UnmeasuredError
+from wellfed.pipeline.tune.space import Limits
+
+GIB = 1 << 30
+
+OnEachRank = Callable[..., list[Any]]
+GIB = 1 << 30
+
+
+def test_every_rank_gets_what_all_returned(on_each: OnEachRank) -> None:
+    assert on_each(3, lambda ranks: ranks.gather(lambda: ranks.rank * 10)) == [[0, 10, 20]] * 3
+    assert on_each(2, lambda ranks: ranks.agreed(lambda: object())) != [None, None]
+
+
+def test_work_begins_once_all_are_there(on_each: OnEachRank) -> None:
+    began: dict[int, float] = {}
+    came: dict[int, float] = {}
+
+    def work(ranks: Ranks) -> None:
+        time.sleep(0.2 * ranks.rank)
+        came[ranks.rank] = time.monotonic()
+        ranks.agreed(lambda: began.__setitem__(ranks.rank, time.monotonic()))
+
+    on_each(2, work)
+    assert min(began.values()) >= max(came.values())
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "text"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried"), torch.OutOfMemoryError, "rank 1: OutOfMemoryError: CUDA"),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), torch.OutOfMemoryError, "CUDNN_STATUS_ALLOC_FAILED"),
+        (OutOfDeviceMemoryError("batch size 8"), OutOfDeviceMemoryError, "batch size 8"),
+        (UnmeasuredError("no files"), UnmeasuredError, "no files"),
+        (StepError("a step must run", got="KeyError: 3", remedy="Mend it."), StepError, "KeyError: 3, on rank 1. Mend"),
+        (StepError("a step must run"), StepError, "got rank 1"),
+        (KeyError("three"), RuntimeError, "rank 1: KeyError: 'three'"),
+        (KeyboardInterrupt(), KeyboardInterrupt, "^$"),
+    ],
+)
+def test_an_error_on_one_rank_is_the_same_on_all(
+    on_each: OnEachRank, error: BaseException, kind: type[BaseException], text: str
+) -> None:
+    def fail() -> None:
+        raise error
+
+    found = on_each(3, lambda ranks: ranks.agreed(fail if ranks.rank == 1 else lambda: None))
+    assert [type(each) for each in found] == [kind] * 3
+    assert len({str(each) for each in found}) == 1
+    for each in found:
+        with pytest.raises(kind, match=text):
+            raise each
+        # One that was raised from another would be judged by that too, here and nowhere else.
+        assert each.__cause__ is None
+        assert each.__context__ is None
+
+
+def test_the_first_error_counts_and_later_ones_follow_from_it(on_each: OnEachRank) -> None:
+    first = threading.Event()
+
+    def work(ranks: Ranks) -> None:
+        if ranks.rank == 1:
+            first.set()
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        first.wait()
+        time.sleep(0.1)
+        raise StepError("a collective must end", got="connection closed by peer")
+
+    found = on_each(2, lambda ranks: ranks.agreed(lambda: work(ranks)))
+    assert [type(each) for each in found] == [torch.OutOfMemoryError] * 2
+
+
+def test_a_window_ends_for_all_where_one_fails_and_the_next_attempt_is_made_together(on_each: OnEachRank) -> None:
+    attempts: list[tuple[int, int]] = []
+
+    def attempt(ranks: Ranks, number: int) -> int:
+        attempts.append((ranks.rank, number))
+        go_on = ranks.pace(30.0, 1000)
+        done = 0
+        started = time.monotonic()
+        while go_on(done, time.monotonic() - started):
+            if (ranks.rank, number, done) == (1, 0, 5):
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            if number == 1 and done == 7:
+                return done
+            time.sleep(0.001)
+            done += 1
+        raise AssertionError("neither failed nor ended")
+
+    def twice(ranks: Ranks) -> int:
+        for number in range(2):
+            try:
+                return ranks.agreed(lambda number=number: attempt(ranks, number))  # type: ignore[misc]
+            except torch.OutOfMemoryError:
+                continue
+        raise AssertionError("out of memory twice")
+
+    assert on_each(2, lambda ranks: ranks.gather(lambda: twice(ranks))) == [[7, 7]] * 2
+    assert sorted(attempts) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def test_a_rank_that_fails_before_an_inner_piece_is_not_waited_for_there(on_each: OnEachRank) -> None:
+    def work(ranks: Ranks) -> None:
+        if ranks.rank == 1:
+            raise StepError("before the inner piece")
+        ranks.agreed(lambda: None)
+
+    def both(ranks: Ranks) -> Any:
+        failure, _ = ranks.attempt(lambda: work(ranks))
+        return type(failure), ranks.gather(lambda: ranks.rank)
+
+    # and they are in step again afterwards
+    assert on_each(2, both) == [(StepError, [0, 1])] * 2
+
+
+def test_a_rank_that_left_or_never_came_is_an_error_and_no_hang(on_each: OnEachRank) -> None:
+    def leave(ranks: Ranks) -> Any:
+        if ranks.rank == 1:
+            ranks.leave(ResourceError("no more files can be opened"))
+            return None
+        return ranks.gather(lambda: 1)
+
+    found, _ = on_each(2, leave)
+    assert isinstance(found, ResourceError)
+    assert "no more files" in str(found)
+    missing, _ = on_each(2, lambda ranks: ranks.agreed(lambda: 1) if ranks.rank == 0 else None, wait_seconds=0.3)
+    assert isinstance(missing, ResourceError)
+    assert "nothing from rank 1 for 0.3 s" in str(missing)
+
+
+def steps_of(on_each: OnEachRank, seconds: float, most: int | None, *clocks: Callable[[int], float]) -> list[int]:
+    """Steps that ranks do in a window, each of whose clocks says the seconds after so many."""
+
+    def count(ranks: Ranks) -> int:
+        go_on = ranks.pace(seconds, most)
+        done = 0
+        while go_on(done, clocks[ranks.rank](done)):
+            done += 1
+        return done
+
+    return on_each(len(clocks), lambda ranks: ranks.gather(lambda: count(ranks)))[0]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "most", "clocks", "steps"),
+    [
+        # 2 s at 20 ms a step
+        (2.0, None, [lambda n: 0.02 * n, lambda n: 0.02 * n], 100),
+        # the slower one's 2 s
+        (2.0, None, [lambda n: 0.02 * n, lambda n: 0.04 * n], 50),
+        # each is slow at a time: at the end the second one is at 10 ms + 99 * 20 ms
+        (2.0, None, [lambda n: 0.02 * n, lambda n: 0.01 + 0.02 * (n - 1) if n else 0.0], 100),
+        (2.0, 5, [lambda n: 0.02 * n, lambda n: 0.04 * n], 5),
+        # a step that is longer than the window
+        (2.0, None, [lambda n: 9.0 * n, lambda n: 9.0 * n], 1),
+        # calls return at once until the device's queue is full, after 8, then in 0.1 s. After 7 steps 7 ms are seen,
+        # after 14 it is 0.6 s, so after 16 there is time for (2 - 0.6 - 2 * 0.0847) / 0.0847, about 15 more
+        (2.0, None, [lambda n: max(0.001 * n, 0.1 * (n - 8)), lambda n: 0.001 * n], 31),
+    ],
+)
+def test_a_window_has_the_same_steps_on_all_ranks_and_the_slowest_ones_time(
+    on_each: OnEachRank, seconds: float, most: int | None, clocks: list[Callable[[int], float]], steps: int
+) -> None:
+    assert steps_of(on_each, seconds, most, *clocks) == [steps] * len(clocks)
+
+
+def test_the_times_are_posted_ahead_so_that_an_even_pace_waits_for_nobody() -> None:
+    asked: list[int] = []
+    posts: list[int] = []
+    now = 0
+
+    def collect(number: int) -> list[float]:
+        asked.append(now)
+        return [0.02 * posts[number]]
+
+    pace = Pace(lambda number, elapsed: posts.append(round(elapsed / 0.02)), collect, seconds=2.0, max_steps=None)
+    while pace(now, 0.02 * now):
+        now += 1
+    # runs of 1, 1, 2, 4, 8, 16, 32 and 36 steps
+    assert asked == [1, 2, 4, 8, 16, 32, 64, 100]
+    assert posts == [1, 2, 3, 7, 14, 28, 56, 91]
+
+
+def test_limits_are_each_ranks_share_and_what_every_rank_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    machine = Limits(cores=9, memory_bytes=100, shm_bytes=None, open_files=50, host_bytes=40)
+    share = share_of_rank(machine)
+    assert share == Limits(cores=4, memory_bytes=50, shm_bytes=None, open_files=50, host_bytes=20)
+    other = Limits(cores=3, memory_bytes=60, shm_bytes=7, backends=("threads",), open_files=None, host_bytes=None)
+    joined = joined_limits([share, other])
+    assert joined == Limits(cores=3, memory_bytes=50, shm_bytes=7, backends=("threads",), open_files=50, host_bytes=20)
+    small, large = Device(1 * GIB, pin_memory=True), Device(2 * GIB, pin_memory=True)
+    assert joined_device([large, small]) is small
+
+
+def test_two_ranks_on_one_gpu_are_refused() -> None:
+    check_devices(["host a", "host b"])
+    check_devices([None, None])
+    with pytest.raises(UsageError, match="ranks 0 and 2 on the same one"):
+        check_devices(["host a", "host b", "host a"])
+
+
+def test_errors_pickle_once_only(on_each: OnEachRank) -> None:
+    # What was agreed on in an inner piece of work goes through the outer ones as it is.
+    def outer(ranks: Ranks) -> Sequence[Any]:
+        def inner() -> None:
+            ranks.agreed(_raise if ranks.rank == 1 else lambda: None)
+
+        return ranks.gather(inner)
+
+    found = on_each(2, outer)
+    assert {str(each) for each in found} == {"a step must run; got rank 1."}
+    assert pickle.loads(pickle.dumps(found[0])).rule == "a step must run"
+
+
+def _raise() -> None:
+    raise StepError("a step must run")

@@ -6,7 +6,8 @@
 Without --live the device is the simulated accelerator and the machine is made of formulas, both on a virtual clock:
 whole tunes of three minutes take tenths of a second, and a seed settles the noise of everything. With it each cause is
 tuned once in real time, with real loaders on real files; on the CPU beside the simulated accelerator, and with --device
-cuda those that need a GPU. Causes are added to the output as they are done. Exit code 1 where a verdict names another
+cuda those that need a GPU. Causes are added to the output as they are done, and take the place of earlier runs of
+theirs. Exit code 1 where a verdict names another
 cause.
 """
 
@@ -90,9 +91,20 @@ def _simulated(options: argparse.Namespace) -> int:
     return 0 if all(run["named"] for run in runs) else 1
 
 
+def _stored(output: Path, device: str, again: set[str]) -> list[dict[str, Any]]:
+    """Runs of an output that exists, without those of the causes that run again."""
+    if not output.exists():
+        return []
+    document = json.loads(output.read_text())
+    if (document.get("benchmark"), document.get("live"), document.get("device")) != ("planted", True, device):
+        raise SystemExit(f"{output} holds something else than live results of this benchmark with --device {device}")
+    return [run for run in document["runs"] if run["cause"] not in again]
+
+
 def _live(options: argparse.Namespace) -> int:
+    order = list(live_causes(options.device))
     causes = [cause for cause in live_causes(options.device).values() if cause.name in options.cause]
-    runs: list[dict[str, Any]] = []
+    runs = _stored(options.output, options.device, {cause.name for cause in causes})
     with tempfile.TemporaryDirectory(prefix="planted-") as work:
         datasets = make_datasets(options.photos, Path(work), causes)
         for cause in causes:
@@ -100,6 +112,7 @@ def _live(options: argparse.Namespace) -> int:
             dataset = datasets[cause.stragglers]
             runs.append(run_live(cause, dataset, budget=options.budget, hold=options.hold, seed=0))
             document = {"benchmark": "planted", "live": True, "device": options.device, "runs": runs}
+            runs.sort(key=lambda run: order.index(run["cause"]))
             # Now, and not at the end: a call that is cut off keeps what it has.
             options.output.write_text(json.dumps(document, indent=1) + "\n")
     print(live_table(runs))

@@ -17,7 +17,10 @@ GROWTH_BYTES_PER_EPOCH = 5_000_000
 """Host memory may grow by less than this an epoch (design section 10)."""
 
 _GROUPS = 3
-_WARM_SHARE = 1 / 3  # first caches fill and worker processes settle
+_WARM_SHARE = 1 / 3  # first caches fill
+
+_SETTLING_BATCHES = 100
+"""Growth of worker processes counts after so many (design section 10): of a slow loader they take most of a hold."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +160,7 @@ def hold(
             ceilings.append(rig.ceiling(settings.batch_size, length / 2))
             group += 1
         crossed = run.epochs_crossed
-    first = _warm_from(len(windows), settings, crossed_in)
+    first = _warm_from(windows, settings, crossed_in)
     found = _summary(rig, settings, windows, ceilings, starts, crossed, seed, first)
     middles = [start + window.wall_seconds / 2 for start, window in zip(starts, windows, strict=True)]
     grown = worker_memory(middles, workers, first=first)
@@ -196,14 +199,24 @@ def _summary(
     )
 
 
-def _warm_from(count: int, settings: LoaderSettings, crossed_in: list[int]) -> int:
-    """The first window whose memory counts: a third of the run later, or of what follows the last new workers."""
+def _warm_from(windows: list[Window], settings: LoaderSettings, crossed_in: list[int]) -> int:
+    """The first window whose memory counts: a third of the run later, and of worker processes 100 batches later.
+
+    Where they are new each epoch, that is of what follows the last boundary: they settle anew, which is no growth from
+    epoch to epoch.
+    """
+    count = len(windows)
     first = int(count * _WARM_SHARE)
-    if settings.backend == "processes" and settings.num_workers and not settings.persistent_workers and crossed_in:
-        # They settle anew, which is no growth from epoch to epoch.
-        begun = crossed_in[-1] + 1
+    if settings.backend != "processes" or not settings.num_workers:
+        return first
+    begun = crossed_in[-1] + 1 if crossed_in and not settings.persistent_workers else 0
+    if begun:
         first = max(first, begun + math.ceil((count - begun) * _WARM_SHARE))
-    return first
+    settled, batches = begun, 0
+    while settled < count and batches < _SETTLING_BATCHES:
+        batches += windows[settled].steps
+        settled += 1
+    return max(first, settled)
 
 
 def _host_slope(windows: list[Window], starts: list[float], first: int) -> Interval | None:

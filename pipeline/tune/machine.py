@@ -53,6 +53,7 @@ _MOST_SAMPLES = 2000
 _RESIZE_OVER_CROP = 256 / 224
 """Stored images of 256 pixels for crops of 224 are what ImageNet recipes use."""
 
+_LONGER = 4.0  # a slow loader alone is measured for as many times as long, until enough batches have come
 _WARM_STEPS = 3
 _WAITED_SECONDS = 0.02
 
@@ -216,10 +217,13 @@ class MachineRig:
     def _rate_of(self, opened: Feed, settings: LoaderSettings | None, seconds: float) -> float:
         with closing(opened) as feed:
             self._drain(feed, settings)
+            # Workers that began together come together: a few batches say how they came, not how fast.
+            least = 2 * max(2, 0 if settings is None else settings.num_workers)
             started = now = self._clock()
-            samples = 0
-            while now - started < seconds:
+            samples = batches = 0
+            while now - started < (seconds if batches >= least else _LONGER * seconds):
                 samples += len(self._accelerator.copy(next(feed))[0])
+                batches += 1
                 now = self._clock()
             return samples / (now - started)
 

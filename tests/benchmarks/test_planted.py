@@ -192,6 +192,24 @@ def test_a_cause_that_cannot_be_planted_here_is_absent_with_the_reason(load: Loa
     assert "| not run: it needs 10000 cores" in load("planted.__main__").live_table([run])
 
 
+def test_live_runs_take_the_place_of_earlier_ones(load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    main: Any = load("planted.__main__")
+    monkeypatch.setattr(main, "make_datasets", lambda photos, work, causes: {False: "", True: ""})
+    monkeypatch.setattr(main, "run_live", lambda cause, *_, **__: {"cause": cause.name, "how": "", "failed": "it did"})
+    out = tmp_path / "out.json"
+    # a run that failed is no success
+    assert main.main(["--live", "--output", str(out), "--cause", "huge step", "slow copy"]) == 1
+    named = {"named": True, "verdict": {"name": "passed", "binds": None, "advice": [], "summary": "fine"}}
+    monkeypatch.setattr(main, "run_live", lambda cause, *_, **__: {"cause": cause.name, "how": "", **named})
+    assert main.main(["--live", "--output", str(out), "--cause", "launches", "slow copy"]) == 1
+    runs = json.loads(out.read_text())["runs"]
+    assert [(run["cause"], "named" in run) for run in runs] == [
+        *(("launches", True), ("huge step", False), ("slow copy", True)),
+    ]
+    with pytest.raises(SystemExit, match="something else"):
+        main.main(["--live", "--output", str(out), "--device", "cuda"])
+
+
 @pytest.mark.long
 @pytest.mark.timeout(280)
 def test_a_cause_is_named_in_real_time(run_options: dict[str, Any], photos: Path, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ MOMENTS = [
     "the step on cached batches",
     "reading, copying, and the loader alone",
     "round 1 of",
-    "round 3 of",  # rounds are added where candidates come in later
+    "round 2 of",
     "holding",
 ]
 SIGNALS = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT]

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from contextlib import closing
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from wellfed.pipeline.config import LoaderSettings
 from wellfed.pipeline.errors import ResourceError
 from wellfed.pipeline.hardware import Fact
 from wellfed.pipeline.hardware.nvml import GpuProcess, Reading
+from wellfed.pipeline.training import StepSpec, open_accelerator
 from wellfed.pipeline.training.sharing import Sharers, find_sharers
 from wellfed.pipeline.tune import preflight
 from wellfed.pipeline.tune.budget import Budget
 from wellfed.pipeline.tune.differential import differential
 from wellfed.pipeline.tune.footprint import kept_open
+from wellfed.pipeline.tune.machine import MachineRig
 from wellfed.pipeline.tune.memory import MemoryPlan, fit_line
 from wellfed.pipeline.tune.model import fit_curve
 from wellfed.pipeline.tune.parts import Plan, measure_parts
@@ -312,3 +317,38 @@ def test_cores_that_others_use_are_told() -> None:
     assert words_on_busy_cores(None) is None
     assert words_on_busy_cores(0.09) is None
     assert (words_on_busy_cores(0.433) or "").startswith("Other programs took 43% of the cores while this was measured")
+
+
+@pytest.mark.parametrize(
+    ("pauses", "seconds", "rate"),
+    [
+        # 2 workers that began together: 64 samples after 0.41 s and after 0.6 s more, again and again; a window of
+        # 0.4 s would hold the first of them alone and say 156
+        ((0.41, 0.6), 0.4, 4 * 64 / 2.02),
+        # where even four take more than four windows, what came is what there is
+        ((1.0, 1.0), 0.4, 2 * 64 / 2.0),
+        # a fast loader takes its time and no longer
+        ((0.1, 0.1), 0.8, 8 * 64 / 0.8),
+    ],
+)
+def test_a_slow_loader_alone_is_measured_over_several_batches(
+    monkeypatch: pytest.MonkeyPatch, pauses: tuple[float, float], seconds: float, rate: float
+) -> None:
+    class Pausing:
+        def __init__(self) -> None:
+            self.now, self.number = 0.0, 0
+
+        def __next__(self) -> Any:
+            self.now = round(self.now + pauses[(self.number + 1) % 2], 6)
+            self.number += 1
+            return torch.zeros((64, 3, 2, 2), dtype=torch.uint8), torch.zeros(64, dtype=torch.int64)
+
+        def close(self) -> None: ...
+
+    feed = Pausing()
+    spec = StepSpec(name="resnet50", image_size=32)
+    with closing(open_accelerator("simulated")) as accelerator:
+        rig = MachineRig(SimpleNamespace(), spec, "simulated", accelerator, clock=lambda: feed.now)  # type: ignore[arg-type]
+        monkeypatch.setattr(rig, "_open", lambda settings, batch_size: feed)
+        found = rig.loader_alone(LoaderSettings(num_workers=2, batch_size=64), seconds)
+    assert found == pytest.approx(rate)

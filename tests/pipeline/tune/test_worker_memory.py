@@ -110,6 +110,24 @@ def test_new_workers_that_settle_are_no_growth(fake_rig: Any, keep: bool) -> Non
     assert held.host_slope.value == 0.0 or keep
 
 
+@pytest.mark.parametrize("backend", ["processes", "threads"])
+def test_workers_of_a_slow_loader_have_settled_after_100_batches(fake_rig: Any, backend: Any) -> None:
+    class Growing(fake_rig):  # type: ignore[misc]
+        """Memory grows by 30 MB/s for the first 45 s of a hold."""
+
+        def _window(self, *arguments: Any) -> Any:
+            window = super()._window(*arguments)
+            return replace(window, host_rss_bytes=(10**9 + int(3e7 * min(45.0, self.now)),))
+
+    settings = LoaderSettings(backend=backend, num_workers=2, batch_size=32)
+    # given 75 samples/s, so that a window of 5 s has 11 batches, and 100 of them are over after the tenth
+    rig = Growing(loader=lambda s: 75.0)
+    held = hold(rig, settings, seconds=60.0, expected_samples_per_second=75.0)
+    assert held.windows[0].steps == 11
+    # processes have too few windows left for a slope of theirs; threads have nothing that settles so slowly
+    assert held.grows is (backend == "threads")
+
+
 @pytest.mark.parametrize(
     ("kept", "new", "keep"),
     [

@@ -26,6 +26,9 @@ __all__ = [
 ]
 
 _REMEDY = "Take the report again from RankMonitor.report; its JSON is not meant to be edited."
+FED_TARGET = 0.90
+"""The fed ratio that the tuner asks for, too."""
+
 _TOP = {
     "created": "t",
     "tool_version": "t",
@@ -153,6 +156,9 @@ def heading(report: Mapping[str, Any]) -> tuple[str, bool | None]:
     count = len({one["rank"] for one in report["stragglers"]})
     if count:
         return f"{words.plural(count, 'rank')} of {report['world_size']} straggle{'s' if count == 1 else ''}", False
+    loader = report["scaling"]["loader"]
+    if loader is not None and loader < FED_TARGET:
+        return f"The loaders feed the ranks {words.share(loader)} of what they could train on", False
     judged = [kind for kind, reason in report["not_judged"].items() if reason is None]
     if not judged:
         return f"{words.plural(report['world_size'], 'rank')}", None

@@ -14,13 +14,18 @@ from PIL import Image
 
 from wellfed.pipeline.report import render_ranks_html
 
-# Two ranks exchange the gradients of ResNet-18 in half a second on two cores.
+# Two ranks exchange the gradients of ResNet-18 in half a second on two cores. And the batches of rank 1 come late.
 SMALL = """
+import functools, os, time
 import ddp_monitoring
 from torch.nn import Conv2d, Flatten, Linear, Sequential
 def small(num_classes):
     return Sequential(Conv2d(3, 8, 8, stride=8), Flatten(), Linear(128, num_classes))
+def late(batch):
+    time.sleep(0.1 * int(os.environ["RANK"]))
+    return batch
 ddp_monitoring.resnet18 = small
+ddp_monitoring.DataLoader = functools.partial(ddp_monitoring.DataLoader, batch_transform=late)
 ddp_monitoring.main()
 """
 
@@ -61,6 +66,10 @@ def test_two_ranks_train_and_write_one_report(repository: Path, tmp_path: Path) 
     assert report["not_judged"] == {"loading": None, "step": None}
     scaling = report["scaling"]
     assert scaling["efficiency"] == pytest.approx(scaling["communication"] * scaling["loader"])
+    # and rank 1 is the one that is waited for
+    (straggler,) = [one for one in report["stragglers"] if one["kind"] == "loading"]
+    assert straggler["rank"] == 1
+    assert "rank 1 on cpu straggles in loading: " in done.stdout
     assert done.stdout.count("rank 0 on cpu: ") == done.stdout.count("rank 1 on cpu: ") == 1
     assert (tmp_path / "report" / "ranks.html").read_text() == render_ranks_html(report)
 

@@ -81,7 +81,8 @@ def test_without_a_route_whoever_is_free_takes_the_next() -> None:
     # given a CPU side that is busy with its first batch until the GPU side has done five
     gate = threading.Event()
     cpu, gpu = Echo("cpu", gate=gate), Echo("gpu")
-    dispatcher = Dispatcher(tasks(7), ("cpu", "gpu"), ahead=7, route=None)
+    # With room for one more than there are, the GPU side learns that there are no more and ends.
+    dispatcher = Dispatcher(tasks(7), ("cpu", "gpu"), ahead=8, route=None)
     slow = EngineStream((cpu,), dispatcher, timeout=0)
     while not cpu.rows:
         gate.wait(0.01)

@@ -140,6 +140,17 @@ def test_no_straggler_is_good_news_only_of_what_was_judged(report: dict[str, Any
     assert render_ranks_markdown(report).startswith("# No rank straggles in loading\n")
 
 
+def test_loaders_that_hold_all_ranks_back_are_no_good_news(report: dict[str, Any]) -> None:
+    # given no straggler, and 4000 samples/s of 4500: a fed ratio of 0.889, under 0.90
+    report["stragglers"] = []
+    report["scaling"] = vars(scaling(4, one=1250.0, ceiling=4500.0, fed=4000.0))
+
+    assert render_ranks_markdown(report).startswith("# The loaders feed the ranks 88.9% of what they could train on\n")
+    assert '<h1 class="missed">' in render_ranks_html(report)
+    report["scaling"] = vars(scaling(4, one=1250.0, ceiling=4500.0, fed=4050.0))
+    assert '<h1 class="passed">' in render_ranks_html(report)
+
+
 def test_machines_and_simulation_are_named(report: dict[str, Any]) -> None:
     assert "SIMULATED" not in render_ranks_html(report)
     report["machines"] = 2

@@ -38,7 +38,8 @@ FREE_SECONDS = 10.0
 """For a rank to end its own part of what another one failed in, before its collectives are aborted."""
 
 TOLD_SECONDS = 30.0
-PART_SECONDS = 20.0
+INTERRUPTED_SECONDS = 8.0
+PART_SECONDS = 8.0
 PART_BYTES = 4 << 20
 """A message to torch's TCPStore holds 8 MiB at most; a report with all its raw samples may be larger."""
 
@@ -123,8 +124,7 @@ class Ranks:
         try:
             value = self._do(level, work)
             self.store.set(f"{level}/end/{self.rank}", pickle.dumps(value))
-            told = self._told(level)
-            self.wait([f"{level}/end/{rank}" for rank in range(self.world_size)], within=self._open[:-1], told=told)
+            self._wait_for_ends(level)
             if self.store.check([f"{level}/failed"]):
                 return pickle.loads(self.store.get(f"{level}/failure/1")), []
             return None, [pickle.loads(self.store.get(f"{level}/end/{rank}")) for rank in range(self.world_size)]
@@ -145,9 +145,22 @@ class Ranks:
             number = self.store.add(f"{level}/failures", 1)
             self.store.set(f"{level}/failure/{number}", shared)
             self.store.set(f"{level}/failed", b"1")
+            if isinstance(error, KeyboardInterrupt):
+                self.interrupt()  # also where another rank's error came first
             return None
         finally:
             self.working = len(self._open) > 1
+
+    def _wait_for_ends(self, level: str) -> None:
+        keys = [f"{level}/end/{rank}" for rank in range(self.world_size)]
+        if not self.interrupted():
+            self.wait(keys, within=self._open[:-1], told=self._told(level))
+            return
+        try:
+            # torchrun interrupts the others where one was killed, and kills them after half a minute.
+            self.wait(keys, within=self._open[:-1], limit=min(INTERRUPTED_SECONDS, self._wait_seconds))
+        except ResourceError:
+            raise KeyboardInterrupt from None
 
     def _told(self, level: str) -> str | None:
         """What this rank says where the others do not come back: a group that is not ours cannot be ended."""
@@ -280,16 +293,18 @@ class Ranks:
         self.store.set(f"{place}/{self.rank}", b"1")
         self.wait([f"{place}/{rank}" for rank in range(self.world_size)], within=within)
 
-    def wait(self, keys: list[str], *, within: Sequence[str] = (), limit: bool = True, told: str | None = None) -> None:
+    def wait(
+        self, keys: list[str], *, within: Sequence[str] = (), limit: float | None = None, told: str | None = None
+    ) -> None:
         """Wait until all of these keys are there.
 
         Args:
             within: pieces of work in which a failure of another rank ends the waiting.
-            limit: whether a rank that says nothing for long is an error.
+            limit: seconds without an answer that are an error; None takes those of this object.
             told: written to stderr once it takes long.
         """
         try:
-            self._wait(keys, within, limit, told)
+            self._wait(keys, within, self._wait_seconds if limit is None else limit, told)
         except dist.DistError as error:
             raise ResourceError(
                 "the ranks of a tune meet in a store of rank 0, which must live as long as the tune",
@@ -297,15 +312,15 @@ class Ranks:
                 remedy="Look into rank 0's log for what ended it.",
             ) from error
 
-    def _wait(self, keys: list[str], within: Sequence[str], limit: bool, told: str | None) -> None:
+    def _wait(self, keys: list[str], within: Sequence[str], limit: float, told: str | None) -> None:
         poll, waited, before = _FIRST_POLL_SECONDS, 0.0, time.monotonic()
         while not self.store.check(keys):
             if any(self.store.check([f"{level}/failed"]) for level in within):
                 raise _OtherRankFailedError
             if self.store.check([_LEFT]):
                 raise pickle.loads(self.store.get(_LEFT))
-            if limit and waited > self._wait_seconds:
-                self._not_there(keys)
+            if waited > limit:
+                self._not_there(keys, limit)
             if told is not None and waited > TOLD_SECONDS:
                 sys.stderr.write(f"{told}\n")
                 told = None
@@ -315,11 +330,11 @@ class Ranks:
             # A machine that was suspended has not waited.
             waited, before = waited + min(now - before, 1.0), now
 
-    def _not_there(self, keys: Sequence[str]) -> NoReturn:
+    def _not_there(self, keys: Sequence[str], limit: float) -> NoReturn:
         missing = [key.rpartition("/")[2] for key in keys if not self.store.check([key])]
         raise ResourceError(
             "all ranks measure together, so each must answer",
-            got=f"nothing from rank {', '.join(missing)} for {self._wait_seconds:g} s",
+            got=f"nothing from rank {', '.join(missing)} for {limit:g} s",
             remedy="Call tune() on every rank, or look into that rank's log for what ended or holds it.",
         )
 

@@ -6,6 +6,7 @@ ranks follow: they take each call from the store, do it on their own rig, and gi
 
 from __future__ import annotations
 
+import math
 import pickle
 import signal
 import threading
@@ -232,7 +233,7 @@ def follow(rig: Rig, ranks: Ranks) -> Any:
     with closing(hands), _interrupts(ranks):
         while True:
             number += 1
-            ranks.wait([f"call/{number}"], limit=False)
+            ranks.wait([f"call/{number}"], limit=math.inf)
             name, *rest = ranks.take(f"call/{number}")
             if name == _END:
                 return rest[0]

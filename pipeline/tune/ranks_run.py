@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -16,10 +16,55 @@ from .outcome import TuneOutcome
 from .ranks import Ranks
 from .ranks_device import check_devices, device_identity, device_of_rank, joined_device, joined_limits, share_of_rank
 from .ranks_rig import RanksRig, follow
-from .ranks_store import SharedStore, shared_store
+from .ranks_store import shared_store
 from .run import Opened, find_settings, look_around, opened
 
-__all__ = ["run_on_ranks"]
+__all__ = ["on_all_ranks", "run_on_ranks"]
+
+
+@contextmanager
+def on_all_ranks(
+    data: str | Source, step: str, device: str, *, image_size: int, seed: int, clock: Callable[[], float]
+) -> Iterator[tuple[Ranks, Opened]]:
+    """What a measurement on every rank needs, open; rank 0 leads it with a `RanksRig`, the others `follow`.
+
+    Args:
+        device: "auto" and "cuda" are each rank's own GPU.
+
+    Raises:
+        UsageError: no such dataset, step or device, or two ranks on one GPU.
+        ResourceError: a rank does not come, or does not answer any more.
+    """
+    with shared_store() as shared:
+        ranks = Ranks(shared.store, shared.rank, shared.world_size, host=shared.host)
+        try:
+            with ExitStack() as stack:
+                on: Opened = ranks.agreed(
+                    lambda: stack.enter_context(
+                        opened(
+                            data,
+                            step,
+                            device_of_rank(device),
+                            image_size=image_size,
+                            seed=seed,
+                            clock=clock,
+                            together=ranks,
+                        )
+                    )
+                )
+                check_devices(ranks.gather(lambda: device_identity(on.accelerator.torch_device)))
+                group = OwnGroup(shared.store, ranks.rank, ranks.world_size, on.accelerator.torch_device)
+                ranks.agreed(lambda: stack.enter_context(group))
+                ranks.use(group)
+                # Steps hold the group's collectives, so they end before it.
+                stack.callback(on.rig.close)
+                yield ranks, on
+        except BaseException as error:
+            ranks.leave(error)
+            raise
+        finally:
+            # The store ends with rank 0.
+            ranks.part()
 
 
 def run_on_ranks(
@@ -31,56 +76,25 @@ def run_on_ranks(
         as `run_tune`, the same on all ranks; ResourceError where a rank does not come, or does not answer any more.
     """
     started = clock()
-    with ExitStack() as stack:
-        shared = stack.enter_context(shared_store())
-        ranks = Ranks(shared.store, shared.rank, shared.world_size, host=shared.host)
-        try:
-            outcome = _run(stack, shared, ranks, request, source, say=say, clock=clock, started=started)
-        except BaseException as error:
-            ranks.leave(error)
-            raise
-        finally:
-            # The store ends with rank 0.
-            ranks.part()
+    with on_all_ranks(
+        request.data if source is None else source,
+        request.step,
+        request.device,
+        image_size=request.image_size,
+        seed=request.seed,
+        clock=clock,
+    ) as (ranks, on):
+        outcome = _outcome(ranks, on, request, say=say, started=started)
     return outcome if source is None else replace(outcome, source=source)
 
 
-def _run(
-    stack: ExitStack,
-    shared: SharedStore,
-    ranks: Ranks,
-    request: TuneRequest,
-    source: Source | None,
-    *,
-    say: Progress,
-    clock: Callable[[], float],
-    started: float,
-) -> TuneOutcome:
+def _outcome(ranks: Ranks, on: Opened, request: TuneRequest, *, say: Progress, started: float) -> TuneOutcome:
     if ranks.rank == 0:
         say(f"looking at the machine, on {ranks.world_size} ranks", 0.0)
     facts, machine = preflight(), fingerprint()
-    on: Opened = ranks.agreed(
-        lambda: stack.enter_context(
-            opened(
-                request.data if source is None else source,
-                request.step,
-                device_of_rank(request.device),
-                image_size=request.image_size,
-                seed=request.seed,
-                clock=clock,
-                together=ranks,
-            )
-        )
-    )
     identities = ranks.gather(lambda: device_identity(on.accelerator.torch_device))
-    check_devices(identities)
     around = ranks.gather(lambda: look_around(on, facts, request))
     shares = ranks.gather(lambda: (share_of_rank(around[ranks.rank][0]), on.device))
-    group = OwnGroup(shared.store, ranks.rank, ranks.world_size, on.accelerator.torch_device)
-    ranks.agreed(lambda: stack.enter_context(group))
-    ranks.use(group)
-    # Steps hold the group's collectives, so they end before it.
-    stack.callback(on.rig.close)
     if ranks.rank > 0:
         told: TuneOutcome = follow(on.rig, ranks)
         return replace(told, device=on.accelerator.torch_device, rank=ranks.rank)

@@ -146,6 +146,39 @@ def test_a_rank_that_left_or_never_came_is_an_error_and_no_hang(on_each: OnEachR
     assert "nothing from rank 1 for 0.3 s" in str(missing)
 
 
+def test_an_interrupted_rank_does_not_wait_long_for_one_that_is_gone(on_each: OnEachRank) -> None:
+    def work(ranks: Ranks) -> None:
+        if ranks.rank == 1:
+            ranks.meet("1/begin")  # and then it is killed
+            return
+        ranks.agreed(_interrupt)
+
+    found = on_each(2, work, wait_seconds=0.3)
+    assert [type(each) for each in found] == [KeyboardInterrupt, type(None)]
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def test_an_interrupt_is_not_lost_behind_another_ranks_error(on_each: OnEachRank) -> None:
+    failed = threading.Event()
+
+    def work(ranks: Ranks) -> None:
+        if ranks.rank == 1:
+            failed.wait()
+            time.sleep(0.1)
+            raise KeyboardInterrupt
+        failed.set()
+        raise OutOfDeviceMemoryError("batch size 8")
+
+    def both(ranks: Ranks) -> Any:
+        failure, _ = ranks.attempt(lambda: work(ranks))
+        return type(failure), ranks.interrupted()
+
+    assert on_each(2, both) == [(OutOfDeviceMemoryError, True)] * 2
+
+
 def steps_of(on_each: OnEachRank, seconds: float, most: int | None, *clocks: Callable[[int], float]) -> list[int]:
     """Steps that ranks do in a window, each of whose clocks says the seconds after so many."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,22 +9,16 @@ from dataclasses import replace
 import torch
 
 from ..errors import UsageError
-from ..loader.ranks import cores_of_rank
+from ..loader.ranks import device_of_rank as loader_device
 from .driver import Device
 from .space import Limits
 
-__all__ = ["check_devices", "device_identity", "device_of_rank", "joined_device", "joined_limits", "share_of_rank"]
+__all__ = ["check_devices", "device_identity", "device_of_rank", "joined_device", "joined_limits"]
 
 
 def device_of_rank(device: str) -> str:
-    """The device of this rank, where "auto" or "cuda" leaves it open: the GPU of its LOCAL_RANK.
-
-    A launcher that lets each rank see one GPU alone means that one.
-    """
-    if device not in ("auto", "cuda") or not torch.cuda.is_available():
-        return device
-    local = int(os.environ.get("LOCAL_RANK", "0"))
-    return f"cuda:{0 if torch.cuda.device_count() == 1 else local}"
+    """The device of this rank, where "auto" or "cuda" leaves it open, as for a loader (`loader.ranks`)."""
+    return loader_device("cuda" if device == "auto" and torch.cuda.is_available() else device)
 
 
 def device_identity(torch_device: str) -> str | None:
@@ -50,22 +43,6 @@ def check_devices(identities: Sequence[str | None]) -> None:
                 got=f"ranks {first} and {rank} on the same one",
                 remedy="Leave out --device, or start no more ranks on a machine than it has GPUs.",
             )
-
-
-def share_of_rank(limits: Limits) -> Limits:
-    """This rank's part of what the machine has."""
-    local = max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-
-    def part(size: int | None) -> int | None:
-        return None if size is None else size // local
-
-    return replace(
-        limits,
-        cores=cores_of_rank(limits.cores),
-        memory_bytes=part(limits.memory_bytes),
-        shm_bytes=part(limits.shm_bytes),
-        host_bytes=part(limits.host_bytes),
-    )
 
 
 def joined_limits(limits: Sequence[Limits]) -> Limits:

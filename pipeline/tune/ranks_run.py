@@ -14,7 +14,7 @@ from ..training.process_group import OwnGroup
 from .driver import Progress
 from .outcome import TuneOutcome
 from .ranks import Ranks
-from .ranks_device import check_devices, device_identity, device_of_rank, joined_device, joined_limits, share_of_rank
+from .ranks_device import check_devices, device_identity, device_of_rank, joined_device, joined_limits
 from .ranks_rig import RanksRig, follow
 from .ranks_store import shared_store
 from .run import Opened, find_settings, look_around, opened
@@ -94,7 +94,7 @@ def _outcome(ranks: Ranks, on: Opened, request: TuneRequest, *, say: Progress, s
     facts, machine = preflight(), fingerprint()
     identities = ranks.gather(lambda: device_identity(on.accelerator.torch_device))
     around = ranks.gather(lambda: look_around(on, facts, request))
-    shares = ranks.gather(lambda: (share_of_rank(around[ranks.rank][0]), on.device))
+    shares = ranks.gather(lambda: (around[ranks.rank][0], on.device))
     if ranks.rank > 0:
         told: TuneOutcome = follow(on.rig, ranks)
         return replace(told, device=on.accelerator.torch_device, rank=ranks.rank)

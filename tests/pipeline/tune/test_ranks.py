@@ -12,10 +12,12 @@ import pytest
 import torch
 
 from wellfed.pipeline.errors import ResourceError, StepError, UsageError
+from wellfed.pipeline.hardware import preflight
 from wellfed.pipeline.tune.driver import Device
 from wellfed.pipeline.tune.pace import Pace
+from wellfed.pipeline.tune.preflight import limits_of
 from wellfed.pipeline.tune.ranks import Ranks
-from wellfed.pipeline.tune.ranks_device import check_devices, joined_device, joined_limits, share_of_rank
+from wellfed.pipeline.tune.ranks_device import check_devices, joined_device, joined_limits
 from wellfed.pipeline.tune.rig import OutOfDeviceMemoryError, UnmeasuredError
 from wellfed.pipeline.tune.space import Limits
 
@@ -232,11 +234,14 @@ def test_the_times_are_posted_ahead_so_that_an_even_pace_waits_for_nobody() -> N
     assert posts == [1, 2, 3, 7, 14, 28, 56, 91]
 
 
-def test_limits_are_each_ranks_share_and_what_every_rank_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_s_share_of_the_machine_is_taken_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = limits_of(preflight(nvml=None)).cores
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    machine = Limits(cores=9, memory_bytes=100, shm_bytes=None, open_files=50, host_bytes=40)
-    share = share_of_rank(machine)
-    assert share == Limits(cores=4, memory_bytes=50, shm_bytes=None, open_files=50, host_bytes=20)
+    assert limits_of(preflight(nvml=None)).cores == max(1, cores // 2)
+
+
+def test_limits_are_what_every_rank_has() -> None:
+    share = Limits(cores=4, memory_bytes=50, shm_bytes=None, open_files=50, host_bytes=20)
     other = Limits(cores=3, memory_bytes=60, shm_bytes=7, backends=("threads",), open_files=None, host_bytes=None)
     joined = joined_limits([share, other])
     assert joined == Limits(cores=3, memory_bytes=50, shm_bytes=7, backends=("threads",), open_files=50, host_bytes=20)

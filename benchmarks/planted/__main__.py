@@ -109,8 +109,7 @@ def _live(options: argparse.Namespace) -> int:
         datasets = make_datasets(options.photos, Path(work), causes)
         for cause in causes:
             say(f"{cause.name}: {cause.how}")
-            dataset = datasets[cause.stragglers]
-            runs.append(run_live(cause, dataset, budget=options.budget, hold=options.hold, seed=0))
+            runs.append(run_live(cause, datasets, budget=options.budget, hold=options.hold, seed=0))
             document = {"benchmark": "planted", "live": True, "device": options.device, "runs": runs}
             runs.sort(key=lambda run: order.index(run["cause"]))
             # Now, and not at the end: a call that is cut off keeps what it has.

@@ -1,7 +1,7 @@
 """Runs of planted bottlenecks in real time, each in a process of its own, since affinity and mounts are a process's.
 
-The process is this module: `python -m benchmarks.planted.live_run NAME DEVICE DATASET BUDGET HOLD SEED`; one JSON
-document is its output.
+The process is this module: `python -m benchmarks.planted.live_run NAME DEVICE DATASET PLAIN BUDGET HOLD SEED`; one
+JSON document is its output.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def make_datasets(photos: Path | None, work: Path, causes: list[LiveCause]) -> d
     """Converted photos, by whether they have stragglers."""
     files = originals(photos, work)
     datasets: dict[bool, str] = {}
-    for stragglers in sorted({cause.stragglers for cause in causes}):
+    # The plain one in any case: the loader's rate is measured on it.
+    for stragglers in sorted({False, *(cause.stragglers for cause in causes)}):
         name = "stragglers" if stragglers else "plain"
         say(f"converting: {name}")
         make_folder(work / name, files, images=_IMAGES)
@@ -47,14 +48,18 @@ def make_datasets(photos: Path | None, work: Path, causes: list[LiveCause]) -> d
     return datasets
 
 
-def run_live(cause: LiveCause, dataset: str, *, budget: float, hold: float, seed: int) -> dict[str, Any]:
-    """The verdict of one cause, whether it names it, and what it rests on; or why it was not run."""
+def run_live(cause: LiveCause, datasets: dict[bool, str], *, budget: float, hold: float, seed: int) -> dict[str, Any]:
+    """The verdict of one cause, whether it names it, and what it rests on; or why it was not run.
+
+    Args:
+        datasets: of `make_datasets`.
+    """
     base = {"cause": cause.name, "how": cause.how, "device": cause.device}
     cores = len(os.sched_getaffinity(0))
     if cores < cause.least_cores:
         return {**base, "absent": f"it needs {cause.least_cores} cores, and there are {cores}"}
-    command = [sys.executable, "-m", "benchmarks.planted.live_run", cause.name, cause.device, dataset]
-    command += [str(budget), str(hold), str(seed)]
+    command = [sys.executable, "-m", "benchmarks.planted.live_run", cause.name, cause.device]
+    command += [datasets[cause.stragglers], datasets[False], str(budget), str(hold), str(seed)]
     if cause.shm_bytes is not None:
         if os.geteuid() != 0 or shutil.which("unshare") is None:
             return {**base, "absent": "mounting /dev/shm needs root and unshare"}
@@ -102,8 +107,12 @@ def planted(setup: Setup) -> Iterator[None]:
         yield
 
 
-def tune_live(cause: LiveCause, dataset: str, *, budget: float, hold: float, seed: int) -> dict[str, Any]:
-    """A whole tune of the product with the cause planted, in this process."""
+def tune_live(cause: LiveCause, dataset: str, plain: str, *, budget: float, hold: float, seed: int) -> dict[str, Any]:
+    """A whole tune of the product with the cause planted, in this process.
+
+    Args:
+        plain: the dataset that the loader's rate is measured on, by which plants are sized.
+    """
     from wellfed.pipeline.config import TuneRequest
     from wellfed.pipeline.formats import open_source
     from wellfed.pipeline.tune import run_tune
@@ -111,7 +120,7 @@ def tune_live(cause: LiveCause, dataset: str, *, budget: float, hold: float, see
     from .wrappers import SlowStorage, loader_rate
 
     cores = len(os.sched_getaffinity(0))
-    rate = loader_rate(dataset, workers=cores, seconds=_RATE_SECONDS)
+    rate = loader_rate(plain, workers=cores, seconds=_RATE_SECONDS)
     setup = cause.setup(rate, cores)
     source = open_source(dataset) if setup.storage_rate is None else SlowStorage(dataset, setup.storage_rate)
     request = TuneRequest(
@@ -155,9 +164,9 @@ def _kept(cause: LiveCause, report: dict[str, Any]) -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> None:
-    name, device, dataset, budget, hold, seed = arguments
+    name, device, dataset, plain, budget, hold, seed = arguments
     cause = live_causes(device)[name]
-    found = tune_live(cause, dataset, budget=float(budget), hold=float(hold), seed=int(seed))
+    found = tune_live(cause, dataset, plain, budget=float(budget), hold=float(hold), seed=int(seed))
     sys.stdout.write(json.dumps(found))
 
 

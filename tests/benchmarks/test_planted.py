@@ -187,7 +187,7 @@ def test_a_cause_that_cannot_be_planted_here_is_absent_with_the_reason(load: Loa
 
     live, live_run = load("planted.live"), load("planted.live_run")
     cause = dataclasses.replace(live.live_causes("simulated")["too few cores"], least_cores=10_000)
-    run = live_run.run_live(cause, "nowhere", budget=1.0, hold=1.0, seed=0)
+    run = live_run.run_live(cause, {False: "nowhere"}, budget=1.0, hold=1.0, seed=0)
     assert run["absent"].startswith("it needs 10000 cores, and there are ")
     assert "| not run: it needs 10000 cores" in load("planted.__main__").live_table([run])
 

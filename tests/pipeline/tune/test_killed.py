@@ -66,7 +66,7 @@ def left(family: list[psutil.Process], seconds: float) -> list[list[str]]:
 def end_at(folder: Path, moment: str, number: int, delay: float, step: str = "killed_step:build") -> None:
     command = [sys.executable, "-c", "from wellfed.pipeline.cli.start import main as main; main()", "tune", "images"]
     command += ["--step", step, "--device", "simulated", "--image-size", "32", "--batch-sizes", "4,16"]
-    command += ["--budget", "20s", "--hold", "20s"]
+    command += ["--budget", "40s", "--hold", "20s"]
     tuner = subprocess.Popen(
         command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )

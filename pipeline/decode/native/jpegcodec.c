@@ -137,15 +137,15 @@ static int run(wf_decoder *d, const uint8_t *data, size_t length, const wf_view 
     int shown_x = mirror_x[orientation] ^ (view->flip != 0), shown_y = mirror_y[orientation];
     int reverse_across = swap ? shown_y : shown_x, reverse_down = swap ? shown_x : shown_y;
     if (wf_taps_make(&d->across, x0 - offset, w, left - (int)offset, right - (int)offset, cols, reverse_across) ||
-        wf_taps_make(&d->down, y0, h, top, bottom, lines, 0) ||
-        reserve(&d->row, &d->row_capacity, (size_t)j->output_width * 4 + 64) ||
+        wf_taps_spread(&d->across) || wf_taps_make(&d->down, y0, h, top, bottom, lines, 0) ||
+        reserve(&d->row, &d->row_capacity, (size_t)j->output_width * 4 + WF_PAST_ROW(&d->across)) ||
         reserve(&d->window, &d->window_capacity, (size_t)d->down.width * sizeof *d->window) ||
         (swap && reserve(&d->turned, &d->turned_capacity, (size_t)cols * lines * 3)))
         return WF_MEMORY;
-    size_t line = (size_t)cols * 3, stride = (line + 4 + 31) & ~(size_t)31;
+    size_t line = (size_t)cols * 3, stride = (line + WF_PAST_OUT + 31) & ~(size_t)31;
     int slots = d->down.width;
     if (reserve(&d->ring, &d->ring_capacity, stride * (size_t)slots)) return WF_MEMORY;
-    memset(d->row + (size_t)j->output_width * 4, 0, 64);
+    memset(d->row + (size_t)j->output_width * 4, 0, WF_PAST_ROW(&d->across));
     uint8_t *target = swap ? d->turned : out;
     if (top) jpeg_skip_scanlines(j, (JDIMENSION)top);
     int done = 0;

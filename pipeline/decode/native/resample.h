@@ -14,16 +14,25 @@ typedef struct {
     int *first;
     int *count; /* taps before padding */
     int16_t *weights;
-    size_t capacity_outputs, capacity_weights;
+    int groups;      /* of four taps, in the output that has most; 0 before wf_taps_spread */
+    int16_t *spread; /* see there */
+    size_t capacity_outputs, capacity_weights, capacity_spread;
 } wf_taps;
 
 /* Taps for resizing input interval [start, start + length) of samples, limited to [low, high), to `outputs` samples.
    Returns 0, or -1 when memory is short. reversed: output i gets what output outputs - 1 - i would. */
 int wf_taps_make(wf_taps *taps, double start, double length, int low, int high, int outputs, int reversed);
+/* Also lay the weights out as multiply-adds of four-byte pixels take them, which pays over the rows of a picture: for
+   every four outputs (those past the last have none), every group of four taps, and each of the outputs, 16 int16:
+   weights 0 and 1 four times, then 2 and 3 four times. Returns 0, or -1 when memory is short. */
+int wf_taps_spread(wf_taps *taps);
 void wf_taps_free(wf_taps *taps);
 
-/* One row of 4-byte pixels to `taps->outputs` 3-byte pixels. `row` is readable 16 bytes past its last pixel and `out`
-   writable 4 bytes past its last. */
+#define WF_PAST_ROW(taps) (16 * (size_t)((taps)->width / 4)) /* bytes */
+#define WF_PAST_OUT 16
+
+/* One row of 4-byte pixels to `taps->outputs` 3-byte pixels, of taps that were spread. `row` is readable WF_PAST_ROW
+   bytes past its last pixel and `out` writable WF_PAST_OUT bytes past its last. */
 typedef void (*wf_horizontal)(const wf_taps *taps, const uint8_t *row, uint8_t *out);
 /* `count` rows of `bytes` bytes, weighted, to one. */
 typedef void (*wf_vertical)(const uint8_t *const *rows, const int16_t *weights, int count, uint8_t *out, size_t bytes);

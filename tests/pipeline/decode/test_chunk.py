@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
@@ -153,18 +154,26 @@ def test_a_box_outside_the_picture_is_a_failure_not_a_crash(encode: Callable[...
         assert "crop box must lie within the picture" in failures[0], box
 
 
-def test_the_kernels_of_every_processor_agree(encode: Callable[..., bytes]) -> None:
-    data = encode("JPEG", quality=80)
+@pytest.mark.parametrize("flip", [0, 1])
+@pytest.mark.parametrize("size", [1, 2, 3, 17, 64, 100, 224])
+def test_the_kernels_of_every_processor_agree(size: int, flip: int) -> None:
+    # given noise, boxes that are enlarged and reduced, by up to 301 taps an output, and the picture's last columns
+    noise = np.random.default_rng(0).integers(0, 256, (203, 301, 3), dtype=np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(noise).save(file, "JPEG", quality=95)
+    boxes = np.array([[3, 2, 50, 40], [0, 0, 301, 203], [300, 202, 1, 1], [298, 0, 3, 203], [150, 7, 151, 3]], np.int32)
+    count = len(boxes)
     results = []
     for portable in (False, True):
-        for size in (1, 3, 17, 64, 100):
-            out, status = np.zeros((1, size, size, 3), np.uint8), np.zeros(1, np.int32)
-            box, one = np.array([[3, 2, 50, 40]], np.int32), np.ones(1, np.uint8)
-            native.decode([data], box, one, one, out, size, False, portable, status)
-            assert status[0] == 0
-            results.append(out.tobytes())
+        out, status = np.zeros((count, size, size, 3), np.uint8), np.zeros(count, np.int32)
+        flips = np.full(count, flip, np.uint8)
+        native.decode(
+            [file.getvalue()] * count, boxes, np.ones(count, np.uint8), flips, out, size, False, portable, status
+        )
+        assert not status.any()
+        results.append(out)
 
-    assert results[:5] == results[5:]
+    assert np.array_equal(*results)
 
 
 def test_dct_scaling_stays_within_the_published_difference(shared_data: Path) -> None:

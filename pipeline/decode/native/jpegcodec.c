@@ -6,6 +6,10 @@
 
 #include "jpegerror.h"
 
+/* Of a row's address, modulo 32. To rows at multiples of 16 or 32 libjpeg-turbo writes past the caches, and whoever reads
+   them next waits for memory. */
+#define ROW_OFFSET 4
+
 /* Above it the taps' fixed point, 1 / 16384, would be seen in flat areas. */
 #define MAX_REDUCTION 64
 
@@ -15,7 +19,7 @@ struct wf_decoder {
     wf_errors errors;
     wf_kernels kernels;
     wf_taps across, down;
-    uint8_t *row, *ring;
+    uint8_t *row_memory, *ring;
     size_t row_capacity, ring_capacity;
     const uint8_t **window;
     size_t window_capacity;
@@ -45,7 +49,7 @@ void wf_decoder_free(wf_decoder *d) {
     jpeg_destroy_decompress(&d->jpeg);
     wf_taps_free(&d->across);
     wf_taps_free(&d->down);
-    free(d->row), free(d->ring), free(d->window), free(d->turned);
+    free(d->row_memory), free(d->ring), free(d->window), free(d->turned);
     free(d);
 }
 
@@ -138,23 +142,24 @@ static int run(wf_decoder *d, const uint8_t *data, size_t length, const wf_view 
     int reverse_across = swap ? shown_y : shown_x, reverse_down = swap ? shown_x : shown_y;
     if (wf_taps_make(&d->across, x0 - offset, w, left - (int)offset, right - (int)offset, cols, reverse_across) ||
         wf_taps_spread(&d->across) || wf_taps_make(&d->down, y0, h, top, bottom, lines, 0) ||
-        reserve(&d->row, &d->row_capacity, (size_t)j->output_width * 4 + WF_PAST_ROW(&d->across)) ||
+        reserve(&d->row_memory, &d->row_capacity, (size_t)j->output_width * 4 + WF_PAST_ROW(&d->across) + 32 + ROW_OFFSET) ||
         reserve(&d->window, &d->window_capacity, (size_t)d->down.width * sizeof *d->window) ||
         (swap && reserve(&d->turned, &d->turned_capacity, (size_t)cols * lines * 3)))
         return WF_MEMORY;
     size_t line = (size_t)cols * 3, stride = (line + WF_PAST_OUT + 31) & ~(size_t)31;
     int slots = d->down.width;
     if (reserve(&d->ring, &d->ring_capacity, stride * (size_t)slots)) return WF_MEMORY;
-    memset(d->row + (size_t)j->output_width * 4, 0, WF_PAST_ROW(&d->across));
+    uint8_t *const row = d->row_memory + (32 - (uintptr_t)d->row_memory % 32) % 32 + ROW_OFFSET;
+    memset(row + (size_t)j->output_width * 4, 0, WF_PAST_ROW(&d->across));
     uint8_t *target = swap ? d->turned : out;
     if (top) jpeg_skip_scanlines(j, (JDIMENSION)top);
     int done = 0;
     for (int y = top; y < bottom && done < lines; y++) {
-        JSAMPROW rows[1] = {d->row};
+        JSAMPROW rows[1] = {row};
         jpeg_read_scanlines(j, rows, 1);
         /* A row that no further output needs is not filtered. */
         if (y < d->down.first[done]) continue;
-        d->kernels.horizontal(&d->across, d->row, d->ring + stride * (size_t)(y % slots));
+        d->kernels.horizontal(&d->across, row, d->ring + stride * (size_t)(y % slots));
         while (done < lines && d->down.first[done] + d->down.count[done] <= y + 1) {
             int first = d->down.first[done], count = d->down.count[done];
             for (int i = 0; i < count; i++) d->window[i] = d->ring + stride * (size_t)((first + i) % slots);
@@ -164,7 +169,7 @@ static int run(wf_decoder *d, const uint8_t *data, size_t length, const wf_view 
         }
     }
     if (view->whole) {
-        JSAMPROW rows[1] = {d->row};
+        JSAMPROW rows[1] = {row};
         while (j->output_scanline < j->output_height) jpeg_read_scanlines(j, rows, 1);
         jpeg_finish_decompress(j);
     }

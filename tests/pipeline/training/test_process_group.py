@@ -8,8 +8,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from wellfed.pipeline.training import process_group
+from wellfed.pipeline.training import process_group, stall
 from wellfed.pipeline.training.process_group import OwnGroup, as_rank_0, join_launched_group
+from wellfed.pipeline.tune import machine
 
 
 @pytest.fixture(autouse=True)
@@ -71,3 +72,7 @@ def test_all_ranks_of_a_launched_group_do_what_rank_0_wants(monkeypatch: pytest.
 def test_a_process_that_was_launched_alone_does_what_it_wants(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert [as_rank_0(4, True), as_rank_0(5, False)] == [True, False]
+
+
+def test_a_rank_that_stands_still_is_noticed_before_the_one_that_waits_for_it_in_a_collective() -> None:
+    assert machine.STALL_SECONDS < process_group.GLOO_TIMEOUT_SECONDS < machine.STALL_SECONDS + stall.GRACE_SECONDS

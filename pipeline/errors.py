@@ -160,3 +160,20 @@ def words_of(error: BaseException) -> str:
     if len(text) > _MOST_WORDS:
         text = f"{text[:_MOST_WORDS]}..."
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def follows_interrupt(error: BaseException) -> bool:
+    """Whether this is an interrupt, or was raised while one was ending what was open.
+
+    A signal to a whole process group ends worker processes too, and whoever closes them then may find them dead.
+    """
+    seen: list[BaseException] = []
+    left: list[BaseException | None] = [error]
+    while left:
+        one = left.pop()
+        if one is not None and all(one is not other for other in seen):
+            if isinstance(one, KeyboardInterrupt):
+                return True
+            seen.append(one)
+            left += [one.__cause__, one.__context__]
+    return False

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from importlib import util
@@ -22,6 +23,10 @@ import pytest
 from hypothesis import settings
 
 settings.register_profile("steady", derandomize=True)
+
+# What a shell runs in its background ignores interrupts, and so does all that it starts: some tests send them.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

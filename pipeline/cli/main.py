@@ -14,7 +14,7 @@ from types import FrameType
 import typer
 
 from .. import __version__
-from ..errors import WellfedError, words_of
+from ..errors import WellfedError, follows_interrupt, words_of
 from .bench import bench
 from .convert import convert
 from .demo import demo
@@ -61,6 +61,24 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
+def _code_of(error: Exception, *, debug: bool) -> int:
+    """Say what happened, but for an interrupt, and give the exit code."""
+    if isinstance(error, _CommandLineError):
+        error.show()  # type: ignore[attr-defined]
+        return int(error.exit_code)  # type: ignore[attr-defined]
+    if debug:
+        traceback.print_exc()
+    if follows_interrupt(error):
+        return INTERRUPTED
+    if isinstance(error, WellfedError):
+        # What another library said may have lines of its own.
+        typer.echo(f"wellfed: {' '.join(line.strip() for line in str(error).splitlines())}", err=True)
+        return error.exit_code
+    hint = "" if debug else " Run again with --debug for the traceback."
+    typer.echo(f"wellfed: internal error, please report it: {words_of(error)}.{hint}", err=True)
+    return 1
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with the design's codes."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
@@ -77,21 +95,8 @@ def main(arguments: list[str] | None = None) -> None:
         code = error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
-    except WellfedError as error:
-        if debug:
-            traceback.print_exc()
-        # What another library said may have lines of its own.
-        typer.echo(f"wellfed: {' '.join(line.strip() for line in str(error).splitlines())}", err=True)
-        code = error.exit_code
     except Exception as error:
-        if isinstance(error, _CommandLineError):
-            error.show()  # type: ignore[attr-defined]
-            sys.exit(error.exit_code)  # type: ignore[attr-defined]
-        if debug:
-            traceback.print_exc()
-        hint = "" if debug else " Run again with --debug for the traceback."
-        typer.echo(f"wellfed: internal error, please report it: {words_of(error)}.{hint}", err=True)
-        code = 1
+        code = _code_of(error, debug=debug)
     # typer turns a KeyboardInterrupt into this code by itself.
     if code == INTERRUPTED:
         # Where the interrupt fell into an exec, such as a dataclass's, Python would end itself by SIGINT and not by

@@ -34,14 +34,18 @@ def found_ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
     if not found:
         return 0, 1
     try:
-        return int(found["RANK"]), int(found["WORLD_SIZE"])
+        rank, world_size = int(found["RANK"]), int(found["WORLD_SIZE"])
+        if not 0 <= rank < world_size:
+            raise ValueError("no such rank")
     except (KeyError, ValueError) as error:
         raise ConfigError(
-            "the environment variables RANK and WORLD_SIZE must both be whole numbers, or both be unset",
+            "the environment variables RANK and WORLD_SIZE must both be whole numbers, with RANK from 0 to below "
+            "WORLD_SIZE, or both be unset",
             got=", ".join(f"{name}={value}" for name, value in found.items()),
             remedy="Set both as torchrun does, or give rank= and world_size=; with Lightning make the loader in "
             "train_dataloader(), where the ranks are known.",
         ) from error
+    return rank, world_size
 
 
 def check_ranks(rank: int, world_size: int) -> None:

@@ -26,6 +26,7 @@ __all__ = [
     "rank_figures",
     "scaling",
     "slow_in_step",
+    "waits_by_step",
     "world_rate",
 ]
 
@@ -94,6 +95,16 @@ def world_rate(ranks: Sequence[Sequence[Window]]) -> float | None:
         for together in zip(*ranks, strict=False)
     ]
     return median(rates) if rates else None
+
+
+def waits_by_step(ranks: Sequence[Sequence[Window]]) -> list[list[float]]:
+    """For each rank, what each step waited for its batch: only steps, window by window, that all ranks did."""
+    found: list[list[float]] = [[] for _ in ranks]
+    for together in zip(*ranks, strict=False):
+        steps = min(window.steps for window in together)
+        for waits, window in zip(found, together, strict=True):
+            waits += window.wait_seconds[:steps]
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)

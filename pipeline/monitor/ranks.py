@@ -13,13 +13,13 @@ from typing import Any, Literal, get_args
 import torch
 import torch.distributed as dist
 
-from ..errors import ConfigError
+from ..errors import ConfigError, UsageError
 from ..hardware import local_rank, versions
-from ..loader.ranks import device_of_rank
+from ..loader.ranks import device_of_rank, found_ranks
 from ..training import Accelerator, DeviceWindow, Window, open_accelerator
 from ..version import __version__
 from . import SCHEMA, SCHEMA_VERSION
-from .figures import late_in_loading, rank_figures, scaling, slow_in_step, world_rate
+from .figures import late_in_loading, rank_figures, scaling, slow_in_step, waits_by_step, world_rate
 
 __all__ = ["Part", "RankMonitor"]
 
@@ -34,7 +34,7 @@ class RankMonitor:
     """Times a loop over batches on every rank, and puts all ranks into one report.
 
     All ranks of the job make one, call `watch` for the same parts in the same order, and call `report` together: these
-    meet the other ranks over a gloo group of their own. Without torch.distributed it is a job of one rank.
+    meet the other ranks over a gloo group. A program that was not launched as several is a job of one rank.
 
     A window is the time between two synchronizations with the device, as in `training.measure`: samples, for each step
     its wait for data and its call, GPU-Util and memory from NVML.
@@ -46,9 +46,18 @@ class RankMonitor:
 
     Raises:
         DeviceError: no such device.
+        UsageError: one of several launched ranks, before init_process_group.
     """
 
     def __init__(self, device: str | Accelerator = "cuda", *, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._several = dist.is_available() and dist.is_initialized()
+        _, launched = found_ranks(None, None)
+        if launched > 1 and not self._several:
+            raise UsageError(
+                "the ranks of a job put their measurements together over torch.distributed",
+                got=f"WORLD_SIZE={launched} and no process group",
+                remedy="Make the monitor after init_process_group.",
+            )
         self._accelerator: Accelerator | None = None
         self._owned = isinstance(device, str)
         if not isinstance(device, str):
@@ -56,7 +65,6 @@ class RankMonitor:
         elif device != "cpu":
             self._accelerator = open_accelerator(device_of_rank(device))
         self._clock = clock
-        self._several = dist.is_available() and dist.is_initialized()
         # Objects travel between ranks over the CPU: NCCL would need the GPU, and wait for the steps queued there.
         self._group: Any = dist.new_group(backend="gloo") if self._several and dist.get_backend() != "gloo" else None
         self._windows: dict[str, list[Window]] = {part: [] for part in get_args(Part)}
@@ -226,8 +234,7 @@ def _report(ranks: list[dict[str, Any]], one_gpu: float | None) -> dict[str, Any
     of = {part: [rank["windows"][part] for rank in ranks] for part in get_args(Part)}
     figures = {part: [rank_figures(windows) if windows else None for windows in of[part]] for part in of}
     fed = [found for found in figures["fed"] if found is not None]
-    waits = [[wait for window in windows for wait in window.wait_seconds] for windows in of["fed"]]
-    late, late_reason = late_in_loading(waits, median(f.step_seconds for f in fed) if fed else 0.0)
+    late, late_reason = late_in_loading(waits_by_step(of["fed"]), median(f.step_seconds for f in fed) if fed else 0.0)
     slow, slow_reason = slow_in_step([[window.samples_per_second for window in windows] for windows in of["own"]])
     own = [found.samples_per_second for found in figures["own"] if found is not None]
     measured = median(own) if own else None

@@ -21,7 +21,7 @@ from ..errors import StepError, WellfedError, words_of
 from .accelerator import Accelerator, open_accelerator
 from .cached import CachedBatches
 from .loop import measure
-from .process_group import join_launched_group
+from .process_group import as_rank_0, join_launched_group
 from .step_facts import WatchedStep
 from .steps import StepSpec, build_step
 from .variants import Variant, apply
@@ -56,6 +56,7 @@ def run_step(
     before_build: Callable[[], None] = lambda: None,
     join_group: Callable[[], None] = lambda: None,
     before_call: Callable[[int], None] = lambda number: None,
+    go_on: Callable[[int, bool], bool] = lambda number, wanted: wanted,
     watch: bool = True,
 ) -> dict[str, Any]:
     """Build the step, run some optimizer steps, and give the probe's fields.
@@ -65,6 +66,7 @@ def run_step(
         variant: what to change in the model's forward.
         before_build, before_call: told how far it got.
         join_group: called before the step is built, its module being imported.
+        go_on: whether the step is called once more after so many calls, which this process does or does not want.
         watch: look at each call too; off where time is not real.
     """
     with ExitStack() as stack:
@@ -88,7 +90,7 @@ def run_step(
             if watch:
                 watched = step = WatchedStep(step, accelerator, base, before_call)
                 quick = QUICK_SECONDS if loader is None else FED_SECONDS
-                batches = _some(batches, quick, MOST_STEPS if loader is None else sys.maxsize)
+                batches = _some(batches, quick, MOST_STEPS if loader is None else sys.maxsize, go_on)
             window = measure(step, batches, accelerator, seconds=sys.maxsize, max_steps=None if watch else STEPS)
         except Exception as error:
             if accelerator.is_out_of_memory(error):
@@ -127,11 +129,11 @@ def _fed(loader: dict[str, Any], spec: StepSpec, accelerator: Accelerator, stack
     return iter(stack.enter_context(make_loader(source, config)))
 
 
-def _some(batches: Iterator[Any], seconds: float, most: int) -> Iterator[Any]:
+def _some(batches: Iterator[Any], seconds: float, most: int, go_on: Callable[[int, bool], bool]) -> Iterator[Any]:
     """At least `STEPS` batches, and more for so many seconds."""
     started = time.monotonic()
     for number, batch in enumerate(batches):
-        if number >= STEPS and (number >= most or time.monotonic() - started >= seconds):
+        if number >= STEPS and not go_on(number, number < most and time.monotonic() - started < seconds):
             return
         yield batch
 
@@ -161,6 +163,7 @@ def main() -> None:
         before_build=lambda: say({"stage": 0}),
         join_group=lambda: join_launched_group(accelerator.torch_device),
         before_call=lambda number: say({"stage": number}),
+        go_on=as_rank_0,
     )
     say({"probe": answer})
 

@@ -7,6 +7,7 @@ user's own program is left alone.
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 from collections.abc import Callable, Mapping
@@ -17,10 +18,18 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-__all__ = ["OwnGroup", "ProbeGroup", "join_launched_group"]
+__all__ = ["OwnGroup", "ProbeGroup", "as_rank_0", "join_launched_group"]
 
-GLOO_TIMEOUT_SECONDS = 90.0
-"""gloo's collectives cannot be ended from outside: those that wait for a rank that is gone end by this."""
+GLOO_TIMEOUT_SECONDS = 130.0
+"""gloo's collectives cannot be ended from outside: those that wait for a rank that is gone end by this.
+
+Longer than the 120 s that a call of the step may take (`tune.machine.STALL_SECONDS`), so that of a rank that stands
+still and one that waits for it the first is named; shorter than those and the 30 s in which an interrupted one must
+end.
+"""
+
+ANSWER_SECONDS = 300.0
+"""For rank 0's answer to what all ranks do next: longer than its step may take."""
 
 
 def _backend_for(torch_device: str) -> str:
@@ -68,6 +77,31 @@ def join_launched_group(torch_device: str) -> None:
         return
     _use(torch_device)
     dist.init_process_group(_backend_for(torch_device))
+
+
+def as_rank_0(number: int, wanted: bool) -> bool:
+    """What rank 0 of a launched group wants in this numbered question; alone, what is wanted here.
+
+    Clocks disagree, and a rank that runs one step more than the others waits for ever in the step's collective.
+
+    Raises:
+        torch.distributed.DistError: rank 0 does not say.
+    """
+    if _launched_alone(os.environ):
+        return wanted
+    store = _launched_store()
+    key = f"wellfed/wanted/{number}"
+    if os.environ["RANK"] == "0":
+        store.set(key, str(int(wanted)))
+        return wanted
+    return bool(store.get(key) == b"1")
+
+
+@functools.cache
+def _launched_store() -> Any:
+    """A connection of this process's own to the store of a launched group, whatever backend the group has."""
+    address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    return dist.TCPStore(*address, is_master=False, timeout=timedelta(seconds=ANSWER_SECONDS))
 
 
 def _use(torch_device: str) -> None:

@@ -13,17 +13,16 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, Protocol, TypeVar
 
 import torch
-import torch.distributed as dist
 
-from ..errors import ResourceError, WellfedError, words_of
+from ..errors import ResourceError, WellfedError, follows_interrupt, words_of
 from ..training import is_out_of_memory
 from ..training.process_group import ProbeGroup
 from .pace import Pace
-from .ranks_store import serve_store
+from .ranks_store import KeptStore, serve_store
 from .rig import OutOfDeviceMemoryError, UnmeasuredError
 from .together import GoOn
 
@@ -87,7 +86,7 @@ class Ranks:
         serve: Callable[[str], Any] = serve_store,
         wait_seconds: float = WAIT_SECONDS,
     ) -> None:
-        self.store = store
+        self.store = KeptStore(store)
         self.rank = rank
         self.world_size = world_size
         self._host = host
@@ -123,11 +122,11 @@ class Ranks:
         level = self._enter()
         try:
             value = self._do(level, work)
-            self.store.set(f"{level}/end/{self.rank}", pickle.dumps(value))
+            self.put(f"{level}/end/{self.rank}", value)
             self._wait_for_ends(level)
             if self.store.check([f"{level}/failed"]):
                 return pickle.loads(self.store.get(f"{level}/failure/1")), []
-            return None, [pickle.loads(self.store.get(f"{level}/end/{rank}")) for rank in range(self.world_size)]
+            return None, [self.take(f"{level}/end/{rank}") for rank in range(self.world_size)]
         finally:
             self._leave()
 
@@ -139,7 +138,8 @@ class Ranks:
                 return work()
         except _OtherRankFailedError:
             return None
-        except BaseException as error:
+        except BaseException as caught:
+            error = KeyboardInterrupt() if follows_interrupt(caught) else caught
             shared = pack_error(error, self.rank)
             # The first one counts: what other ranks raise after it may only follow from it.
             number = self.store.add(f"{level}/failures", 1)
@@ -258,7 +258,9 @@ class Ranks:
 
     def leave(self, error: BaseException) -> None:
         """This rank ends with an error outside of any piece of work: whoever waits for it raises the same."""
-        self.store.set(_LEFT, pack_error(error, self.rank))
+        # Where rank 0 is gone nobody is told, and this error is to be seen, not that one.
+        with suppress(ResourceError):
+            self.store.set(_LEFT, pack_error(error, self.rank))
 
     def use(self, group: StepGroup) -> None:
         """The group that the step's collectives use from here on."""
@@ -266,15 +268,13 @@ class Ranks:
 
     def part(self) -> None:
         """Rank 0 waits until the others need its store no more; one that is gone is not waited for long."""
-        try:
+        with suppress(ResourceError):  # rank 0 is gone, and with it whom there was to tell
             self.store.set(f"part/{self.rank}", b"1")
             poll, waited = 0.01, 0.0
             others = [f"part/{rank}" for rank in range(1, self.world_size)]
             while self.rank == 0 and waited < PART_SECONDS and not self.store.check(others):
                 time.sleep(poll)
                 waited += poll
-        except dist.DistError:
-            return  # rank 0 is gone, and with it whom there was to tell
 
     def put(self, key: str, value: Any) -> None:
         """Leave something for the other ranks, of any size."""
@@ -303,16 +303,7 @@ class Ranks:
             limit: seconds without an answer that are an error; None takes those of this object.
             told: written to stderr once it takes long.
         """
-        try:
-            self._wait(keys, within, self._wait_seconds if limit is None else limit, told)
-        except dist.DistError as error:
-            raise ResourceError(
-                "the ranks of a tune meet in a store of rank 0, which must live as long as the tune",
-                got=words_of(error),
-                remedy="Look into rank 0's log for what ended it.",
-            ) from error
-
-    def _wait(self, keys: list[str], within: Sequence[str], limit: float, told: str | None) -> None:
+        limit = self._wait_seconds if limit is None else limit
         poll, waited, before = _FIRST_POLL_SECONDS, 0.0, time.monotonic()
         while not self.store.check(keys):
             if any(self.store.check([f"{level}/failed"]) for level in within):

@@ -14,6 +14,7 @@ from ..training.process_group import OwnGroup
 from .driver import Progress
 from .outcome import TuneOutcome
 from .ranks import Ranks
+from .ranks_asked import arguments_of, check_same, opened_things
 from .ranks_device import check_devices, device_identity, device_of_rank, joined_device, joined_limits
 from .ranks_rig import RanksRig, follow
 from .ranks_store import shared_store
@@ -32,7 +33,7 @@ def on_all_ranks(
         device: "auto" and "cuda" are each rank's own GPU.
 
     Raises:
-        UsageError: no such dataset, step or device, or two ranks on one GPU.
+        UsageError: no such dataset, step or device, two ranks on one GPU, or ranks with different ones of these.
         ResourceError: a rank does not come, or does not answer any more.
     """
     with shared_store() as shared:
@@ -52,6 +53,7 @@ def on_all_ranks(
                         )
                     )
                 )
+                check_same(ranks.gather(lambda: opened_things(on.source, on.spec, on.accelerator, seed)))
                 check_devices(ranks.gather(lambda: device_identity(on.accelerator.torch_device)))
                 group = OwnGroup(shared.store, ranks.rank, ranks.world_size, on.accelerator.torch_device)
                 ranks.agreed(lambda: stack.enter_context(group))
@@ -73,7 +75,8 @@ def run_on_ranks(
     """See `run_tune`; called on every rank.
 
     Raises:
-        as `run_tune`, the same on all ranks; ResourceError where a rank does not come, or does not answer any more.
+        as `run_tune`, the same on all ranks; UsageError where ranks ask for different things; ResourceError where a
+        rank does not come, or does not answer any more.
     """
     started = clock()
     with on_all_ranks(
@@ -89,6 +92,7 @@ def run_on_ranks(
 
 
 def _outcome(ranks: Ranks, on: Opened, request: TuneRequest, *, say: Progress, started: float) -> TuneOutcome:
+    check_same(ranks.gather(lambda: arguments_of(request)))
     if ranks.rank == 0:
         say(f"looking at the machine, on {ranks.world_size} ranks", 0.0)
     facts, machine = preflight(), fingerprint()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -15,12 +15,48 @@ import torch.distributed as dist
 from ..errors import ConfigError, ResourceError, words_of
 from ..loader.ranks import found_ranks
 
-__all__ = ["SharedStore", "serve_store", "shared_store"]
+__all__ = ["KeptStore", "SharedStore", "serve_store", "shared_store"]
 
 MEETING_SECONDS = 300.0
 """For all ranks to come to the tune."""
 
 _opened = 0
+
+
+class KeptStore:
+    """A store that lives in rank 0's process: where it does not answer any more, whatever is asked of it says so.
+
+    Args:
+        store: of torch.distributed.
+    """
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def set(self, key: str, value: Any) -> None:
+        """Raises ResourceError, as the others do: rank 0 is gone."""
+        self._asked(self._store.set, key, value)
+
+    def get(self, key: str) -> bytes:
+        """The value of a key that is there."""
+        return bytes(self._asked(self._store.get, key))
+
+    def add(self, key: str, amount: int) -> int:
+        return int(self._asked(self._store.add, key, amount))
+
+    def check(self, keys: list[str]) -> bool:
+        """Whether all of these keys are there."""
+        return bool(self._asked(self._store.check, keys))
+
+    def _asked(self, what: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return what(*arguments)
+        except dist.DistError as error:
+            raise ResourceError(
+                "the ranks of a tune meet in a store of rank 0, which must live as long as the tune",
+                got=words_of(error),
+                remedy="Look into rank 0's log for what ended it.",
+            ) from error
 
 
 @dataclass(frozen=True)

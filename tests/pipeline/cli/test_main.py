@@ -68,6 +68,14 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> typer.Typer:
         os.kill(os.getpid(), signal.SIGTERM)
         signal.pause()
 
+    @app.command()
+    def closing() -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            # As torch's loader does where a signal to the whole group has ended its workers too.
+            raise RuntimeError("DataLoader worker (pid 4711) is killed by signal: Terminated.")
+
     monkeypatch.setattr(command_line, "app", app)
     return app
 
@@ -84,6 +92,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> typer.Typer:
         (["broken"], 1),
         (["interrupted"], 130),
         (["terminated"], 130),
+        (["closing"], 130),
         (["nonsense"], 2),
         (["fine", "--nonsense"], 2),
         (["code", "three"], 2),

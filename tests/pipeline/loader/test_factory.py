@@ -22,6 +22,7 @@ from wellfed.pipeline.errors import (
 )
 from wellfed.pipeline.formats import open_source
 from wellfed.pipeline.loader import DataLoader, ImageLoader, factory
+from wellfed.pipeline.loader.ranks import found_ranks
 
 NUMBERS = TensorDataset(torch.arange(10))
 
@@ -129,6 +130,15 @@ def test_ranks_come_from_the_environment(open_loader: Any, monkeypatch: pytest.M
     monkeypatch.delenv("WORLD_SIZE")
     with pytest.raises(ConfigError, match="RANK and WORLD_SIZE must both be"):
         open_loader()
+
+
+@pytest.mark.parametrize(("rank", "world_size"), [("2", "2"), ("-1", "2"), ("0", "0"), ("one", "2")])
+def test_a_rank_that_there_is_none_of_is_refused(monkeypatch: pytest.MonkeyPatch, rank: str, world_size: str) -> None:
+    # A tune would wait for the others, who do not wait for this one.
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("WORLD_SIZE", world_size)
+    with pytest.raises(ConfigError, match=f"RANK={rank}, WORLD_SIZE={world_size}"):
+        found_ranks(None, None)
 
 
 def test_ranks_come_from_torch_distributed_first(

@@ -12,6 +12,7 @@ from wellfed.pipeline.monitor.figures import (
     rank_figures,
     scaling,
     slow_in_step,
+    waits_by_step,
     world_rate,
 )
 from wellfed.pipeline.training import Window
@@ -116,6 +117,15 @@ def test_the_worst_loader_comes_first_and_ranks_are_cut_to_the_same_steps() -> N
     stragglers, _ = late_in_loading(waits, 0.1)
 
     assert [one.rank for one in stragglers] == [2, 1]
+
+
+def test_waits_are_set_side_by_side_window_by_window() -> None:
+    # given a first window in which rank 1 did a step less
+    first = [window(steps=3, wait_seconds=(1.0, 2.0, 3.0)), window(steps=1, wait_seconds=(4.0,))]
+    second = [window(steps=2, wait_seconds=(5.0, 6.0)), window(steps=1, wait_seconds=(7.0,))]
+
+    assert waits_by_step([first, second]) == [[1.0, 2.0, 4.0], [5.0, 6.0, 7.0]]
+    assert waits_by_step([first, []]) == [[], []]
 
 
 def test_too_little_to_judge_loading() -> None:

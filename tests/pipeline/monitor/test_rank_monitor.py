@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from wellfed.pipeline.errors import ConfigError
+from wellfed.pipeline.errors import ConfigError, UsageError
 from wellfed.pipeline.monitor import RankMonitor
 from wellfed.pipeline.training import DeviceWindow
 
@@ -168,3 +168,11 @@ def test_batches_that_end_while_warming_up_are_not_measured(virtual_clock: Any) 
 def test_wrong_arguments_are_refused_at_once(options: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         RankMonitor("cpu").watch([], **options)
+
+
+def test_a_launched_rank_without_a_process_group_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Each rank would write a report of one rank, the one over the other's.
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UsageError, match=r"WORLD_SIZE=2 and no process group\. Make the monitor after"):
+        RankMonitor("cpu")

@@ -16,8 +16,9 @@ from PIL import Image
 from wellfed.pipeline.config import LoaderSettings
 from wellfed.pipeline.training import ProbeLoader, StepSpec, probe_memory
 from wellfed.pipeline.training.probe import CANCELLED, group_of_one
+from wellfed.pipeline.training.probe_child import run_step
 from wellfed.pipeline.training.process_group import ProbeGroup
-from wellfed.pipeline.training.simulated import CONTEXT_BYTES, MODELS
+from wellfed.pipeline.training.simulated import CONTEXT_BYTES, MODELS, SimulatedAccelerator
 
 STEPS = """
 import os, subprocess, sys, threading
@@ -193,6 +194,25 @@ def test_the_loader_that_feeds_the_step_counts(steps: Path, image_folder: Path) 
     assert len(probe.facts.call_seconds) > 12
     assert probe.peak_bytes is not None
     assert probe.peak_bytes > CONTEXT_BYTES
+
+
+@pytest.mark.parametrize(("asked", "calls"), [([], 4), ([True, True, True, False], 7)])
+def test_a_probe_ends_when_all_ranks_do(
+    steps: Path, monkeypatch: pytest.MonkeyPatch, asked: list[bool], calls: int
+) -> None:
+    # given answers of all ranks together on each call after the fourth
+    monkeypatch.syspath_prepend(str(steps))
+    numbers: list[int] = []
+    answers = iter(asked)
+
+    def go_on(number: int, wanted: bool) -> bool:
+        numbers.append(number)
+        return next(answers, False)
+
+    answer = run_step(spec("good"), SimulatedAccelerator("simulated"), 4, go_on=go_on)
+
+    assert len(answer["facts"]["call_seconds"]) == calls
+    assert numbers == list(range(4, calls + 1))
 
 
 def test_a_probe_is_given_up_where_another_ranks_child_has_failed(steps: Path) -> None:

@@ -8,7 +8,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from wellfed.pipeline.training.process_group import OwnGroup, join_launched_group
+from wellfed.pipeline.training import process_group, stall
+from wellfed.pipeline.training.process_group import OwnGroup, as_rank_0, join_launched_group
+from wellfed.pipeline.tune import machine
 
 
 @pytest.fixture(autouse=True)
@@ -50,3 +52,27 @@ def test_a_process_that_was_launched_alone_gets_no_group(monkeypatch: pytest.Mon
     monkeypatch.setenv("WORLD_SIZE", "1")
     join_launched_group("cpu")
     assert not dist.is_initialized()
+
+
+def test_all_ranks_of_a_launched_group_do_what_rank_0_wants(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(server.port))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    # given ranks whose clocks disagree on whether there is time for another step
+    process_group._launched_store.cache_clear()
+    for number, wanted, by_rank_1 in ((4, True, False), (5, False, True)):
+        monkeypatch.setenv("RANK", "0")
+        assert as_rank_0(number, wanted) is wanted
+        monkeypatch.setenv("RANK", "1")
+        assert as_rank_0(number, by_rank_1) is wanted
+    process_group._launched_store.cache_clear()
+
+
+def test_a_process_that_was_launched_alone_does_what_it_wants(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert [as_rank_0(4, True), as_rank_0(5, False)] == [True, False]
+
+
+def test_a_rank_that_stands_still_is_noticed_before_the_one_that_waits_for_it_in_a_collective() -> None:
+    assert machine.STALL_SECONDS < process_group.GLOO_TIMEOUT_SECONDS < machine.STALL_SECONDS + stall.GRACE_SECONDS

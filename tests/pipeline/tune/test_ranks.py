@@ -6,17 +6,26 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from PIL import Image
 
+from wellfed.pipeline.config import TuneRequest
 from wellfed.pipeline.errors import ResourceError, StepError, UsageError
+from wellfed.pipeline.formats import open_source
 from wellfed.pipeline.hardware import preflight
+from wellfed.pipeline.training import StepSpec
+from wellfed.pipeline.training.simulated import SimulatedAccelerator
 from wellfed.pipeline.tune.driver import Device
 from wellfed.pipeline.tune.pace import Pace
 from wellfed.pipeline.tune.preflight import limits_of
 from wellfed.pipeline.tune.ranks import Ranks
+from wellfed.pipeline.tune.ranks_asked import arguments_of, check_same, opened_things
 from wellfed.pipeline.tune.ranks_device import check_devices, joined_device, joined_limits
 from wellfed.pipeline.tune.rig import OutOfDeviceMemoryError, UnmeasuredError
 from wellfed.pipeline.tune.space import Limits
@@ -179,6 +188,80 @@ def test_an_interrupt_is_not_lost_behind_another_ranks_error(on_each: OnEachRank
         return type(failure), ranks.interrupted()
 
     assert on_each(2, both) == [(OutOfDeviceMemoryError, True)] * 2
+
+
+def test_what_is_raised_while_an_interrupt_closes_things_is_the_interrupt(on_each: OnEachRank) -> None:
+    def work(ranks: Ranks) -> None:
+        if ranks.rank == 1:
+            try:
+                raise KeyboardInterrupt
+            finally:
+                raise RuntimeError("DataLoader worker (pid 4711) is killed by signal: Terminated.")
+
+    found = on_each(2, lambda ranks: ranks.agreed(lambda: work(ranks)))
+    assert [type(each) for each in found] == [KeyboardInterrupt] * 2
+
+
+class _GoneStore:
+    """As one whose process has ended."""
+
+    def __getattr__(self, name: str) -> Any:
+        def broken(*arguments: Any) -> Any:
+            raise dist.DistNetworkError("Broken pipe")
+
+        return broken
+
+
+def test_a_store_that_is_gone_is_said_whatever_was_asked_of_it() -> None:
+    ranks = Ranks(_GoneStore(), 1, 2)
+    for ask in (
+        lambda: ranks.agreed(lambda: 1),
+        lambda: ranks.put("call/1", "anything"),
+        lambda: ranks.take("call/1"),
+        lambda: ranks.wait(["call/1"]),
+        ranks.interrupt,
+    ):
+        with pytest.raises(ResourceError, match=r"store of rank 0.*Broken pipe.*Look into rank 0's log"):
+            ask()
+    # then whoever ends for a reason of its own keeps it
+    ranks.leave(ValueError("my own"))
+    ranks.part()
+
+
+def test_what_came_out_may_be_larger_than_a_message_to_the_store(on_each: OnEachRank) -> None:
+    sizes = on_each(2, lambda ranks: [len(each) for each in ranks.gather(lambda: bytes(9_000_000 + ranks.rank))])
+    assert sizes == [[9_000_000, 9_000_001]] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "others", "got"),
+    [
+        ("step", "mine:other", "step 'mine:build' on rank 0 and 'mine:other' on rank 2"),
+        ("batch_sizes", (8, 16), r"batch_sizes None on rank 0 and \(8, 16\) on rank 2"),
+        ("seed", 1, "seed 0 on rank 0 and 1 on rank 2"),
+    ],
+)
+def test_ranks_that_ask_for_different_things_are_refused(name: str, others: Any, got: str) -> None:
+    asked = arguments_of(TuneRequest(data="/node1/wds", step="mine:build", device="cuda:0"))
+    elsewhere = arguments_of(TuneRequest(data="/node2/wds", step="mine:build", device="cuda:1"))
+    check_same([asked, elsewhere])
+    with pytest.raises(UsageError, match=got):
+        check_same([asked, elsewhere, {**asked, name: others}])
+
+
+def test_ranks_with_different_datasets_or_devices_are_refused(tmp_path: Path) -> None:
+    for folder, count in (("two", 2), ("one", 1)):
+        (tmp_path / folder / "cat").mkdir(parents=True)
+        for number in range(count):
+            Image.new("RGB", (8, 8)).save(tmp_path / folder / "cat" / f"{number}.png")
+    spec, card = StepSpec(name="resnet18"), SimulatedAccelerator("simulated")
+    with closing(open_source(str(tmp_path / "two"))) as source, closing(open_source(str(tmp_path / "one"))) as other:
+        mine = opened_things(source, spec, card, 0)
+        check_same([mine, opened_things(source, spec, card, 0)])
+        with pytest.raises(UsageError, match=r"dataset '2 samples of fingerprint .* on rank 0 and '1 samples of"):
+            check_same([mine, opened_things(other, spec, card, 0)])
+        with pytest.raises(UsageError, match="device 'simulated' on rank 0 and 'simulated:h200' on rank 1"):
+            check_same([mine, opened_things(source, spec, SimulatedAccelerator("simulated:h200"), 0)])
 
 
 def steps_of(on_each: OnEachRank, seconds: float, most: int | None, *clocks: Callable[[int], float]) -> list[int]:

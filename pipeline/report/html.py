@@ -7,6 +7,7 @@ from html import escape
 from typing import Any
 
 from . import charts, facts, parts, sections, words
+from .every_rank import every_rank
 from .markup import Cell, figure, note, page, section, table
 from .schema import validate_report
 from .svg import bullet
@@ -36,6 +37,7 @@ def render_html(report: Mapping[str, Any]) -> str:
         parts.predictions(report),
         _memory(report),
         _hold(report),
+        every_rank(report),
         _comparisons(report),
         sections.preflight(report),
         sections.environment(report),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from . import facts, parts, sections, words
+from . import every_rank, facts, parts, sections, words
 from .schema import validate_report
 
 __all__ = ["markdown_cell", "markdown_table", "render_markdown"]
@@ -67,7 +67,7 @@ def render_markdown(report: Mapping[str, Any]) -> str:
         out += ["## What to do next", "", *[f"- {_cell(line)}" for line in verdict["advice"]], ""]
     if code := words.batch_lines(report):
         out += ["In the training loop, if you take the advice:", "", *_code("\n".join(code), "python")]
-    out += _rates(report) + _parts(report) + _memory(report) + _comparisons(report)
+    out += _rates(report) + _parts(report) + _memory(report) + _ranks(report) + _comparisons(report)
     if report["preflight"]:
         rows = [[fact["name"], sections.fact_value(fact), fact["source"]] for fact in report["preflight"]]
         out += ["## Preflight", "", *_table(("Fact", "Value", "Source"), rows)]
@@ -154,6 +154,14 @@ def _memory(report: Mapping[str, Any]) -> list[str]:
     ]
     cap = words.bytes_text(facts.cap_bytes(report), "the device does not say its memory")
     return ["## Memory", "", f"Cap: {_cell(cap)}.", "", *_table(("Batch size", "Peak memory"), rows)]
+
+
+def _ranks(report: Mapping[str, Any]) -> list[str]:
+    rows = every_rank.rank_rows(report)
+    if not rows:
+        return []
+    heads = _plain(every_rank.RANK_HEADS)
+    return ["## Every rank", "", _cell(every_rank.rank_words(report)), "", *_table(heads, rows)]
 
 
 def _comparisons(report: Mapping[str, Any]) -> list[str]:

@@ -80,6 +80,8 @@ _PREDICTED = {
     "limit": "t",
 }
 _READING = {"order": "t", "cache": "t", "samples_per_second": "n?"}
+_RANKS = {"world_size": "i", "global_batch": "i", "samples_per_second": "n?", "devices": "l"}
+_RANK = {"samples_per_second": "n", "wait_share": "n", "util_percent": "n?", "peak_bytes": "n?"}
 _VERDICT = {"name": "t", "summary": "t", "advice": "l"}
 
 _TYPE_NAMES = {
@@ -187,6 +189,28 @@ def validate_report(report: Any) -> None:
     _check_parts(report)
     if report["hold"] is not None:
         _check("hold", report["hold"], _HOLD)
+    if report.get("ranks") is not None:
+        _check_ranks(report)
+
+
+def _check_ranks(report: Mapping[str, Any]) -> None:
+    """What only reports of several ranks hold."""
+    _check("ranks", report["ranks"], _RANKS)
+    world_size = report["ranks"]["world_size"]
+    if len(report["ranks"]["devices"]) != world_size:
+        raise ConfigError("ranks.devices of a report must name one for each rank", got=report["ranks"], remedy=_REMEDY)
+    places = [
+        (f"trials[{number}].rounds[{turn}].window", each.get("window") or {})
+        for number, trial in enumerate(report["trials"])
+        for turn, each in enumerate(trial["rounds"])
+    ]
+    places += [(f"hold.windows[{n}]", w) for n, w in enumerate(report["hold"]["windows"] if report["hold"] else [])]
+    for where, window in places:
+        ranks = window.get("ranks", [])
+        if len(ranks) not in (0, world_size):
+            raise ConfigError(f"{where}.ranks of a report must be of every rank", got=len(ranks), remedy=_REMEDY)
+        for rank, figures in enumerate(ranks):
+            _check(f"{where}.ranks[{rank}]", figures, _RANK)
 
 
 def _check_memory(memory: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from ..training.probe import CANCELLED
-from .rig import Probe, Window, rate
+from .rig import Probe, Window, rate, wait_share
 
 __all__ = ["RanksWindow", "joined_probe"]
 
@@ -99,9 +99,11 @@ class RanksWindow:
                     "rank": number,
                     "samples_per_second": rate(window),
                     "wait_seconds": sum(window.wait_seconds),
+                    "wait_share": wait_share(window),
                     "util_percent": window.util_percent,
                     "util_reason": window.util_reason,
                     "peak_bytes": window.peak_bytes,
+                    "memory_reason": window.to_dict().get("memory_reason"),
                 }
                 for number, window in enumerate(self.ranks)
             ],

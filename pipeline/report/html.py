@@ -342,14 +342,16 @@ def _hold(report: Mapping[str, Any]) -> str:
             f"{workers['slope_bytes_per_second'] / 1e6:+.3f} MB a second ({workers['low'] / 1e6:+.3f} to "
             f"{workers['high'] / 1e6:+.3f})."
         )
+    windows = facts.hold_rows(report)
+    digits = 0 if all(row["end"] - row["start"] >= 1 for row in windows) else 1
     rows: list[list[Cell]] = [
         [
-            f"{row['start']:.0f} to {row['end']:.0f} s",
+            f"{row['start']:.{digits}f} to {row['end']:.{digits}f} s",
             words.rate(row["samples_per_second"], "window of no length"),
             words.percent(row["util_percent"], row["util_reason"]),
             words.share(row["wait_share"], "no step ended"),
         ]
-        for row in facts.hold_rows(report)
+        for row in windows
     ]
     times = table(("Time", "#Samples/s", "#GPU utilization", "#Waiting for data"), rows)
     utilization = charts.hold_utilization(report)

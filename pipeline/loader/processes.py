@@ -11,24 +11,26 @@ import multiprocessing
 import os
 import re
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import wait
-from traceback import format_exception
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader
 
 from ..config import LoaderConfig
 from ..errors import ResourceError, WellfedError, WorkerError
 from ..hardware.notebook import in_notebook
 from .batch import BatchDecoder, BatchTask, HostBatch
+from .parcels import Batches, Parcel, Tasks
 from .placement import keep_to
 from .ranks import of_ranks, rank_bytes
+from .shared_pixels import SharedPixels
 
 __all__ = ["ProcessesBackend", "check_shared_memory", "shared_memory_available", "start_method"]
 
@@ -56,7 +58,8 @@ class ProcessesBackend:
         self._decoder = replace(decoder, pin_memory=False)
         self._config = config
         self._available_bytes = available_bytes or shared_memory_available
-        self._tasks = _Tasks()
+        self._tasks = Tasks()
+        self._pixels: SharedPixels | None = None
         self._loader: DataLoader[Any] | None = None
         self._workers: Any = None
         self._stream: _ProcessStream | None = None
@@ -78,9 +81,15 @@ class ProcessesBackend:
                 batch_bytes=self._decoder.batch_bytes(settings.batch_size),
                 available_bytes=self._available_bytes(),
             )
+            if self._decoder.samples.hands_over_image:
+                image_bytes = 3 * self._config.image_size**2
+                # Beside those in flight: the batch in use, and the next one until the loop lets go of that.
+                blocks = settings.num_workers * settings.prefetch_factor + 2
+                self._pixels = SharedPixels(blocks, settings.batch_size * image_bytes)
+            self._tasks.lend(self._pixels)
             method = self._config.multiprocessing_context or start_method()
             self._loader = DataLoader(
-                _Batches(self._decoder),
+                Batches(self._decoder, None if self._pixels is None else self._pixels.memory),
                 batch_size=None,
                 sampler=self._tasks,
                 collate_fn=_unchanged,
@@ -98,7 +107,8 @@ class ProcessesBackend:
                     _prepare_worker, None if method == "forkserver" else os.getpid(), self._decoder.cores
                 ),
             )
-        self._tasks.current = tasks
+            _forget_lookups()
+        self._tasks.begin(tasks)
         try:
             with _deaf_to_interrupts(), _collecting_nothing_of_ours():
                 self._workers = iter(self._loader)
@@ -110,7 +120,8 @@ class ProcessesBackend:
 
     def close(self) -> None:
         stream, workers = self._stream, self._workers
-        self._stream = self._workers = self._loader = None
+        self._stream = self._workers = self._loader = self._pixels = None
+        self._tasks.lend(None)
         if stream is not None:
             stream.close()
         if workers is not None:
@@ -120,7 +131,7 @@ class ProcessesBackend:
 
 
 class _ProcessStream:
-    def __init__(self, backend: ProcessesBackend, workers: Iterator[Any]) -> None:
+    def __init__(self, backend: ProcessesBackend, workers: Any) -> None:
         self._backend: ProcessesBackend | None = backend
         self._workers = workers
 
@@ -131,7 +142,7 @@ class _ProcessStream:
         if self._backend is None:
             raise StopIteration
         try:
-            batch = next(self._workers)
+            batch = self._next().open()
         except RuntimeError as error:
             if not _is_workers_end(error):
                 raise
@@ -144,7 +155,7 @@ class _ProcessStream:
             raise
         except (OSError, EOFError) as error:
             # A worker that ended by itself took along what its last batches are handed over with.
-            ended = [process.pid for process in self._workers._workers if not process.is_alive()]  # type: ignore[attr-defined]
+            ended = [process.pid for process in self._workers._workers if not process.is_alive()]
             if not ended:
                 raise
             self._backend.close()
@@ -153,44 +164,22 @@ class _ProcessStream:
             raise batch
         return batch
 
+    def _next(self) -> Parcel:
+        # torch marks the call for its profiler. The mark is an object in a table of all that torch has made, and where
+        # it comes to lie writes to one of the others: to a page that workers share, nearly every time another one.
+        profiled = torch.autograd.profiler._is_profiler_enabled
+        parcel: Parcel = next(self._workers) if profiled else self._workers._next_data()
+        return parcel
+
     def ready(self) -> bool:
         return False
 
     def close(self) -> None:
         # What is in flight is thrown away when torch's iterator starts again, or ends.
         if self._backend is not None:
-            self._backend._tasks.current = iter(())
+            self._backend._tasks.begin(iter(()))
             self._backend = None
             self._workers = iter(())
-
-
-class _Tasks(Sampler[BatchTask]):
-    """Hands torch the tasks of the current run."""
-
-    def __init__(self) -> None:
-        self.current: Iterator[BatchTask] = iter(())
-
-    def __iter__(self) -> Iterator[BatchTask]:
-        return self
-
-    def __next__(self) -> BatchTask:
-        return next(self.current)
-
-
-class _Batches(Dataset[Any]):
-    """A map from task to batch; errors travel as values, since torch would rebuild them from their text."""
-
-    def __init__(self, decoder: BatchDecoder) -> None:
-        self._decoder = decoder
-
-    def __getitem__(self, task: BatchTask) -> HostBatch | WellfedError:
-        try:
-            return self._decoder.decode(task)
-        except WellfedError as error:
-            if error.__cause__ is not None:
-                # A cause does not travel; what it says does, as part of the traceback that the loop shows.
-                error.add_note("In the worker process:\n" + "".join(format_exception(error.__cause__)))
-            return error
 
 
 def _unchanged(batch: Any) -> Any:
@@ -259,6 +248,17 @@ def _collecting_nothing_of_ours() -> Iterator[None]:
         # A program that has frozen objects itself wants them to stay so; ours then stay, too.
         if not before:
             gc.unfreeze()
+
+
+def _forget_lookups() -> None:
+    """Empty Python's table of looked up attributes, which fills again within some batches.
+
+    An entry that another one replaces lets go of its name, wherever that lies: workers that inherited a full table
+    would write to, and so copy, a page of this program for each, over hundreds of batches.
+    """
+    # From Python 3.13 on by a new name.
+    clear = getattr(sys, "_clear_internal_caches", None) or sys._clear_type_cache
+    clear()
 
 
 def start_method() -> str:

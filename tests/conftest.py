@@ -134,6 +134,12 @@ def sum_tar() -> Callable[[bytes], bytes]:
     return summed
 
 
+def pytest_sessionstart() -> None:
+    """Children get Ctrl-C where a shell started the tests in the background, which leaves it ignored for all below."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") and not cuda_is_seen():
         pytest.skip("needs a CUDA GPU, and torch sees none")

@@ -77,7 +77,7 @@ def planted(setup: Setup) -> Iterator[None]:
     from wellfed.pipeline.loader import ImageLoader, stock_loader
     from wellfed.pipeline.training import open_accelerator
     from wellfed.pipeline.training.simulated import PRESETS
-    from wellfed.pipeline.tune import machine, run
+    from wellfed.pipeline.tune import loaders, run
 
     from .wrappers import SlowTransform, Transformed, slow_copy
 
@@ -85,9 +85,9 @@ def planted(setup: Setup) -> Iterator[None]:
         stack.enter_context(mock.patch.dict(PRESETS, {"planted": setup.preset}))  # type: ignore[arg-type]
         if setup.transform_seconds:
             slow = SlowTransform(setup.transform_seconds, setup.transform_burns)
-            own = mock.patch.object(machine, "make_loader", lambda s, c: ImageLoader(s, c, transform=slow))
+            own = mock.patch.object(loaders, "make_loader", lambda s, c: ImageLoader(s, c, transform=slow))
             stock = mock.patch.object(
-                machine, "stock_loader", lambda source, **kw: Transformed(stock_loader(source, **kw), slow)
+                loaders, "stock_loader", lambda source, **kw: Transformed(stock_loader(source, **kw), slow)
             )
             stack.enter_context(own)
             stack.enter_context(stock)

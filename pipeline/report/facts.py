@@ -56,8 +56,9 @@ class Headline:
 
 
 def stock_trial(report: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The stock torch loader's trial."""
-    return next((trial for trial in report["trials"] if trial["role"] == "stock"), None)
+    """The stock torch loader's trial; where it was tried at more than one batch size, the last that ran."""
+    stock = [trial for trial in report["trials"] if trial["role"] == "stock"]
+    return next((trial for trial in reversed(stock) if trial["rounds"]), stock[-1] if stock else None)
 
 
 def chosen_trial(report: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -13,7 +13,7 @@ from ..hardware import fingerprint, preflight
 from ..loader.tuned import check_tuned
 from .assemble import dataset_facts, device_facts, report
 from .driver import Device, Progress, quiet
-from .machine import repeat_times
+from .loaders import repeat_times
 from .memory import MemoryPlan
 from .preflight import check_sharers, limits_of
 from .rates import Rates

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import median
 
 from ..config import LoaderSettings, TuneRequest
@@ -75,19 +76,37 @@ class Candidates:
         """
         model, present, rates = self.model(), self._request.current, self._result.rates
         picks = [pick for pick in self._shortlist(model).pick(count) if pick.settings != present]
-        trials = [_trial(f"c{number}", pick) for number, pick in enumerate(picks, start=1)]
+        first = 1 + sum(record.trial.role == "candidate" for record in self._result.records)
+        trials = [_trial(f"c{number}", pick) for number, pick in enumerate(picks, start=first)]
         if present is not None and present.batch_size in rates.ceilings:
             label = f"present: {describe(present)}"
             trials.append(Trial("current", label, "current", present, present.batch_size, model.predict(present)))
         elif present is not None:
-            self._result.notes.append(
-                f"Your present batch size {present.batch_size} does not fit under the memory cap."
-            )
+            words = f"Your present batch size {present.batch_size} does not fit under the memory cap."
+            self._result.notes += [] if words in self._result.notes else [words]
         if stock_batch_size is not None and stock_batch_size in rates.ceilings:
             label = f"stock torch: batch {stock_batch_size}, no workers"
             prediction = model.predict_stock(stock_batch_size)
             trials.append(Trial("stock", label, "stock", None, stock_batch_size, prediction))
         return trials
+
+    def instead(self, search: Search, stock_batch_size: int | None, *, count: int) -> list[Trial]:
+        """Where nothing that was tried fits: the picks among what may, and stock torch again where it did not fit.
+
+        Args:
+            search: that has had its rounds.
+            stock_batch_size, count: as of `trials`.
+        """
+        seen = {record.trial.settings for record in search.records}
+        with_stock = any(r.trial.settings is None and not r.barred for r in search.records)
+        stock = None if with_stock else stock_batch_size
+        fresh = [
+            trial for trial in self.trials(stock, count=count) if trial.settings is None or trial.settings not in seen
+        ]
+        if not any(trial.role == "candidate" for trial in fresh):
+            return []
+        again = sum(record.trial.settings is None for record in search.records)
+        return [replace(t, id=f"{t.id}{1 + again}") if t.settings is None and again else t for t in fresh]
 
     def more(self, search: Search) -> list[Trial]:
         """What the model, corrected by the trials so far, expects to beat the best of them by more than a tie."""
@@ -111,7 +130,7 @@ class Candidates:
         else:
             points = Points.of([point for point in self._points if point.batch_size in sizes])
         cap = None if self._result.memory.unmeasured is not None else self._cap_bytes
-        return Shortlist(points, model, cap_bytes=cap)
+        return Shortlist(points, model, cap_bytes=cap, unfit=self._result.memory.over_cap_fed())
 
     def _sizes(self) -> list[int]:
         """Sizes whose step can reach the utilization target at all; every measured size, where none can.

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 from ..config import LoaderSettings, TuneRequest
 from ..errors import ResourceError
@@ -252,12 +253,15 @@ class Driver:
         fitting = [size for size in sizes if self.result.memory.likely(size)]
         return max((s for s in fitting if s <= wanted), default=min(fitting, default=None))
 
-    def _new_search(self) -> Search:
-        request, rates = self.request, self.result.rates
+    def _what_to_try(self) -> dict[str, Any]:
         stock = self._stock_batch_size()
-        fixed = (request.current is not None) + (stock in rates.ceilings)
-        count = self._budget.candidates(request.rounds, fixed=fixed, most=MOST_CANDIDATES)
-        return Search(self._candidates.trials(stock, count=count), rounds=request.rounds, seed=request.seed)
+        fixed = (self.request.current is not None) + (stock in self.result.rates.ceilings)
+        count = self._budget.candidates(self.request.rounds, fixed=fixed, most=MOST_CANDIDATES)
+        return {"stock_batch_size": stock, "count": count}
+
+    def _new_search(self) -> Search:
+        trials = self._candidates.trials(**self._what_to_try())
+        return Search(trials, rounds=self.request.rounds, seed=self.request.seed)
 
     def _between_rounds(self, search: Search) -> None:
         """Let the model, corrected by what the trials have shown, propose more where time is left for them."""
@@ -267,12 +271,14 @@ class Driver:
 
     def _search(self) -> None:
         request, result = self.request, self.result
-        winner, sizes = None, None
-        while winner is None and sizes != result.memory.sizes:
-            # Again where probing ruled out every batch size that was tried, with those that are left.
-            sizes = result.memory.sizes
-            search = self._new_search()
-            result.records = search.records
+        search = self._new_search()
+        result.records = search.records
+        self._run_rounds(search)
+        winner = self._choose(search)
+        while winner is None and (fresh := self._candidates.instead(search, **self._what_to_try())):
+            # Probing ruled out every batch size, or every loader, that was tried: of those that are left.
+            for trial in fresh:
+                search.add(trial)
             self._run_rounds(search)
             winner = self._choose(search)
         while (

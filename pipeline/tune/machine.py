@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import gc
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
-from ..config import LoaderConfig, LoaderSettings
-from ..formats import RepeatedSource, Source
+from ..config import LoaderSettings
+from ..formats import Source
 from ..formats.temporary import TemporaryFolder
-from ..loader import ImageLoader, make_loader, stock_loader
 from ..training import (
     Accelerator,
     CachedBatches,
     MemoryProbe,
-    ProbeLoader,
     Step,
     StepSpec,
     Window,
@@ -32,6 +29,7 @@ from .batch_advice import OptimizerFacts, optimizer_facts
 from .compiling import CompilingTime
 from .evidence import ResizeGain, read_in_parallel, resize_gain
 from .feed import Feed, paced
+from .loaders import STALL_SECONDS, Loaders
 from .rig import Cache, Order, OutOfDeviceMemoryError, Probe, Supply, Trial
 from .settle import SETTLE_SECONDS, settle
 from .step_notes import refuse_fault
@@ -40,14 +38,8 @@ from .throughput import copying_rate, reading_rate
 from .together import ALONE, Together
 from .worker_memory import read_beside
 
-MIN_EPOCH_BATCHES = 200
-"""Smaller sets are repeated to this many batches an epoch (design section 7)."""
-
 PROBE_TIMEOUT_SECONDS = 300.0
 """For the start of a probing process, and for building the step and its first call, which may compile."""
-
-STALL_SECONDS = 120.0
-"""For one call of the step, and for one batch of a loader."""
 
 _MOST_SAMPLES = 2000
 _RESIZE_OVER_CROP = 256 / 224
@@ -56,11 +48,6 @@ _RESIZE_OVER_CROP = 256 / 224
 _LONGER = 4.0  # a slow loader alone is measured for as many times as long, until enough batches have come
 _WARM_STEPS = 3
 _WAITED_SECONDS = 0.02
-
-
-def repeat_times(samples: int, batch_size: int) -> int:
-    """How often a set of this many samples is repeated so that an epoch has at least 200 batches."""
-    return max(1, math.ceil(MIN_EPOCH_BATCHES * batch_size / samples))
 
 
 class MachineRig:
@@ -94,6 +81,9 @@ class MachineRig:
         self._seed = seed
         self._clock = clock
         self._together = together
+        self._loaders = Loaders(
+            source, accelerator.torch_device, image_size=spec.image_size, seed=seed, together=together
+        )
         self._feeds: dict[str, Feed] = {}
         self._steps: dict[int, Step] = {}
         self._optimizers: dict[int, OptimizerFacts] = {}
@@ -131,8 +121,7 @@ class MachineRig:
     def probe(self, batch_size: int, settings: LoaderSettings | None = None) -> Probe:
         loader = None
         if settings is not None:
-            times = repeat_times(len(self._source), batch_size)
-            loader = ProbeLoader(data=self._source.location, settings=settings, seed=self._seed, times=times)
+            loader = self._loaders.of_probe(settings, batch_size)
         found = self._probe(batch_size, loader=loader)
         refuse_fault(self._spec.name, found)
         return found
@@ -185,7 +174,7 @@ class MachineRig:
         step = self._step(trial.batch_size)
         feed = self._feeds.get(trial.id)
         if feed is None:
-            feed = self._feeds[trial.id] = self._open(trial.settings, trial.batch_size)
+            feed = self._feeds[trial.id] = self._loaders.feed(trial.settings, trial.batch_size)
         self._warm(step, feed, trial.settings, seconds)
         window = self._measure(step, feed, seconds)
         # What this loader makes ready from here on would slow down whoever is measured next.
@@ -209,10 +198,10 @@ class MachineRig:
         self._accelerator.reset_peak()
 
     def loader_alone(self, settings: LoaderSettings, seconds: float) -> float:
-        return self._rate_of(self._open(settings, settings.batch_size), settings, seconds)
+        return self._rate_of(self._loaders.feed(settings, settings.batch_size), settings, seconds)
 
     def stock_alone(self, batch_size: int, seconds: float) -> float:
-        return self._rate_of(self._open(None, batch_size), None, seconds)
+        return self._rate_of(self._loaders.feed(None, batch_size), None, seconds)
 
     def _rate_of(self, opened: Feed, settings: LoaderSettings | None, seconds: float) -> float:
         with closing(opened) as feed:
@@ -233,7 +222,7 @@ class MachineRig:
     def _beside(self, settings: LoaderSettings, every: int, seconds: float) -> Window:
         self._turn_to(settings.batch_size)
         step = self._step(settings.batch_size)
-        feed = self._open(settings, settings.batch_size)
+        feed = self._loaders.feed(settings, settings.batch_size)
         try:
             self._drain(feed, settings)
             batches = paced(self._batches(settings.batch_size), feed, every)
@@ -250,7 +239,7 @@ class MachineRig:
         self._turn_to(settings.batch_size)
         step = self._step(settings.batch_size)
         some = SuppliedSource(self._source, some_rows(self._source), supply)
-        feed = Feed(self._loader(settings, some))
+        feed = Feed(self._loaders.open(settings, some))
         try:
             self._warm(step, feed, settings, seconds)
             return self._measure(step, feed, seconds)
@@ -270,7 +259,7 @@ class MachineRig:
     def sample_seconds(self, seconds: float) -> list[float]:
         taken: list[float] = []
         one = LoaderSettings(backend="threads", num_workers=0, batch_size=1, pin_memory=False)
-        with closing(Feed(self._loader(one))) as feed:
+        with closing(Feed(self._loaders.open(one))) as feed:
             next(feed)  # opens files
             started = before = self._clock()
             while before - started < seconds and len(taken) < _MOST_SAMPLES:
@@ -291,7 +280,9 @@ class MachineRig:
                 seconds=seconds,
                 seed=self._seed,
                 clock=self._clock,
-                rate_of=lambda source, length: self._rate_of(Feed(self._loader(settings, source)), settings, length),
+                rate_of=lambda source, length: self._rate_of(
+                    Feed(self._loaders.open(settings, source)), settings, length
+                ),
             )
 
     def copy_rate(self, batch_size: int, seconds: float, *, pinned: bool) -> float:
@@ -300,10 +291,12 @@ class MachineRig:
         )
 
     def boundary_seconds(self, settings: LoaderSettings) -> float:
-        with self._loader(settings) as loader:
+        with self._loaders.open(settings) as loader:
             state = loader.state_dict()
             batches = max(2, settings.num_workers)
-            loader.load_state_dict({**state, "position": self._position(loader, batches * settings.batch_size)})
+            loader.load_state_dict(
+                {**state, "position": self._loaders.position_before_end(loader, batches * settings.batch_size)}
+            )
             for _ in loader:
                 last = self._clock()
             iterator = iter(loader)
@@ -312,52 +305,13 @@ class MachineRig:
 
     @contextmanager
     def hold(self, settings: LoaderSettings, *, samples_before_boundary: int) -> Iterator[_MachineHold]:
-        with self._loader(settings) as loader:
-            position = self._position(loader, samples_before_boundary)
+        with self._loaders.open(settings) as loader:
+            position = self._loaders.position_before_end(loader, samples_before_boundary)
             loader.load_state_dict({**loader.state_dict(), "position": position})
             yield _MachineHold(self, Feed(loader), settings)
 
     def epoch_samples(self, batch_size: int) -> int:
-        ranks = self._together.world_size
-        return len(self._source) * repeat_times(len(self._source), batch_size * ranks) // ranks
-
-    def _position(self, loader: ImageLoader, samples_before_boundary: int) -> int:
-        """Position, in whole batches of all ranks, from which this one has about so many samples left in the epoch."""
-        batch_size = loader.config.settings.batch_size
-        left = max(1, math.ceil(samples_before_boundary / batch_size))
-        return max(0, len(loader) - left) * batch_size * self._together.world_size
-
-    def _repeated(self, batch_size: int, source: Source | None = None) -> Source:
-        source = source or self._source
-        times = repeat_times(len(source), batch_size * self._together.world_size)
-        return source if times == 1 else RepeatedSource(source, times)
-
-    def _loader(self, settings: LoaderSettings, source: Source | None = None) -> ImageLoader:
-        config = LoaderConfig(
-            settings=settings,
-            shuffle=True,
-            seed=self._seed,
-            tail="drop",
-            augment="train",
-            image_size=self._spec.image_size,
-            device=self._accelerator.torch_device,
-            timeout=STALL_SECONDS,
-            rank=self._together.rank,
-            world_size=self._together.world_size,
-        )
-        return make_loader(self._repeated(settings.batch_size, source), config)
-
-    def _open(self, settings: LoaderSettings | None, batch_size: int) -> Feed:
-        if settings is not None:
-            return Feed(self._loader(settings))
-        return Feed(
-            stock_loader(
-                self._repeated(batch_size),
-                batch_size=batch_size,
-                image_size=self._spec.image_size,
-                seed=self._seed + self._together.rank,
-            )
-        )
+        return self._loaders.epoch_samples(batch_size)
 
     def _step(self, batch_size: int) -> Step:
         step = self._steps.get(batch_size)

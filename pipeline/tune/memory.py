@@ -135,6 +135,10 @@ class MemoryPlan:
             self.fed[settings] = self.probe(settings.batch_size, settings)
         return self._under_cap(self.fed[settings])
 
+    def over_cap_fed(self) -> list[LoaderSettings]:
+        """Those of the loaders probed so far beside which the step does not fit."""
+        return [settings for settings, probe in self.fed.items() if not self._under_cap(probe)]
+
     def _under_cap(self, probe: Probe) -> bool:
         return not probe.out_of_memory and (probe.peak_bytes is None or probe.peak_bytes < self.cap_bytes)
 

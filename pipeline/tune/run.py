@@ -21,7 +21,8 @@ from .assemble import dataset_facts, device_facts, report, tuned_config
 from .batch_advice import advise_batch
 from .driver import Device, Driver, Progress, quiet
 from .footprint import kept_open
-from .machine import MachineRig, repeat_times
+from .loaders import repeat_times
+from .machine import MachineRig
 from .outcome import TuneOutcome
 from .preflight import check_sharers, limits_of, words_on_busy_cores
 from .rig import Rig

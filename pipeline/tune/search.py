@@ -217,7 +217,7 @@ class Search:
 
     def can_end(self) -> bool:
         """Whether what was measured allows a choice: a candidate, and whatever it is to be compared with."""
-        candidates = [r for r in self.records if r.trial.role == "candidate"]
+        candidates = [r for r in self.records if r.trial.role == "candidate" and not r.barred]
         fixed = [r for r in self.records if r.trial.role != "candidate"]
         return (any(r.rounds for r in candidates) or not candidates) and all(r.rounds or r.left for r in fixed)
 

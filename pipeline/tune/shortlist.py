@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,13 +35,18 @@ class Shortlist:
         points: all that may be chosen.
         model: their batch sizes and backends, where it knows them.
         cap_bytes: points predicted to take more device memory are left out; None for no cap.
+        unfit: settings whose loader did not fit beside the step: they are left out, and those that hold no less there.
     """
 
-    def __init__(self, points: Points, model: Model, *, cap_bytes: float | None = None) -> None:
+    def __init__(
+        self, points: Points, model: Model, *, cap_bytes: float | None = None, unfit: Sequence[LoaderSettings] = ()
+    ) -> None:
         found = model.predict_all(points)
         known = ~np.isnan(found.samples_per_second)
         if cap_bytes is not None:
             known &= ~(found.device_bytes >= cap_bytes)  # what is not known may fit
+        for settings in unfit:
+            known &= ~_no_smaller(points, settings)
         self._model = model
         self._points = points.take(known)
         self._rate = found.samples_per_second[known]
@@ -146,6 +151,14 @@ class Shortlist:
             return False
         chosen.append(place)
         return True
+
+
+def _no_smaller(points: Points, settings: LoaderSettings) -> np.ndarray:
+    """Points of the same backend that hold at least as much on the device: no value is below the settings' own."""
+    mask = points.of_backend(settings.backend)
+    for name in ("batch_size", "num_workers", "prefetch_factor", "gpu_share"):
+        mask = mask & (getattr(points, name) >= getattr(settings, name))
+    return mask
 
 
 def _enough(points: Points, found: Predictions, model: Model) -> np.ndarray:

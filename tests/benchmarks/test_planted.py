@@ -148,17 +148,17 @@ def test_what_is_planted_is_gone_afterwards(load: Load) -> None:
     import os
 
     from wellfed.pipeline.training.simulated import PRESETS
-    from wellfed.pipeline.tune import machine, run
+    from wellfed.pipeline.tune import loaders, run
 
     live, live_run = load("planted.live"), load("planted.live_run")
-    before = machine.make_loader, machine.stock_loader, run.open_accelerator, dict(PRESETS), os.sched_getaffinity(0)
+    before = loaders.make_loader, loaders.stock_loader, run.open_accelerator, dict(PRESETS), os.sched_getaffinity(0)
     with live_run.planted(live.Setup(copy_rate=10.0, transform_seconds=0.1, cores=1, samples_per_second=77.0)):
         assert len(os.sched_getaffinity(0)) == 1
         opened: Any = run.open_accelerator("simulated:planted")
         assert opened.preset.samples_per_second == 77.0
-        assert machine.make_loader is not before[0]
+        assert loaders.make_loader is not before[0]
     assert before == (
-        *(machine.make_loader, machine.stock_loader, run.open_accelerator),
+        *(loaders.make_loader, loaders.stock_loader, run.open_accelerator),
         *(dict(PRESETS), os.sched_getaffinity(0)),
     )
 

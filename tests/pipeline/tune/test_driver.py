@@ -188,6 +188,20 @@ def test_a_probe_that_runs_out_takes_the_next_smaller(fake_rig: Any) -> None:
     assert all(r.trial.batch_size == 128 for r in barred)
 
 
+def test_where_nothing_that_was_tried_fits_a_smaller_size_is(fake_rig: Any) -> None:
+    # given a step that gains from every sample, and a line through 8 and 32 that promises 48 and 64, wrongly
+    rig = fake_rig(step=lambda b: (b * 10.0, 95.0), loader=lambda s: 1e6, probe_fails_at=40)
+    result = run(rig, batch_sizes=(8, 32, 48, 64))
+    # then 64 and 48, where also stock torch was tried, are out, and 32 is tried in their place, beside stock torch
+    assert result.chosen.trial.batch_size == 32
+    assert {r.trial.batch_size for r in result.records if r.barred} == {48, 64}
+    stock = [r for r in result.records if r.trial.role == "stock"]
+    assert [(r.trial.batch_size, r.barred) for r in stock] == [(64, True), (32, False)]
+    assert stock[1].rounds
+    assert len({r.trial.id for r in result.records}) == len(result.records)
+    assert {c.b for c in result.comparisons} >= {stock[1].trial.id}
+
+
 def test_nothing_under_the_cap_is_an_error(fake_rig: Any) -> None:
     with pytest.raises(ResourceError, match="memory cap"):
         run(fake_rig(), memory_cap=0.05)

@@ -349,6 +349,6 @@ def test_a_slow_loader_alone_is_measured_over_several_batches(
     spec = StepSpec(name="resnet50", image_size=32)
     with closing(open_accelerator("simulated")) as accelerator:
         rig = MachineRig(SimpleNamespace(), spec, "simulated", accelerator, clock=lambda: feed.now)  # type: ignore[arg-type]
-        monkeypatch.setattr(rig, "_open", lambda settings, batch_size: feed)
+        monkeypatch.setattr(rig._loaders, "feed", lambda settings, batch_size: feed)
         found = rig.loader_alone(LoaderSettings(num_workers=2, batch_size=64), seconds)
     assert found == pytest.approx(rate)

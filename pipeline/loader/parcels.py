@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -63,27 +64,37 @@ class Parcel:
         return Parcel(content if isinstance(content, WellfedError) else content.pin_memory(device))
 
 
+_NUMBERS = itertools.count(1)
+
 _LENDERS: weakref.WeakValueDictionary[int, SharedPixels] = weakref.WeakValueDictionary()
-"""By their id: torch's pinning thread knows a parcel and nothing else."""
+"""By numbers that are never used again: torch's pinning thread knows a parcel and nothing else, and may be late."""
 
 
 class Tasks(Sampler[Order]):
-    """Hands torch the tasks of the current run."""
+    """Hands torch the tasks of the current run.
+
+    Attributes:
+        refused: why the current run ends early: for lack of memory for its batches.
+    """
 
     def __init__(self) -> None:
+        self.refused: OSError | None = None
         self._pixels: SharedPixels | None = None
+        self._lender = 0
         self._current: Iterator[BatchTask] = iter(())
         self._fresh = False
 
     def lend(self, pixels: SharedPixels | None) -> None:
         """Have batches decoded into these, or into memory of the workers' own."""
+        _LENDERS.pop(self._lender, None)
         self._pixels = pixels
         if pixels is not None:
-            _LENDERS[id(pixels)] = pixels
+            self._lender = next(_NUMBERS)
+            _LENDERS[self._lender] = pixels
 
     def begin(self, tasks: Iterator[BatchTask]) -> None:
         """Hand out these from now on."""
-        self._current, self._fresh = tasks, True
+        self._current, self._fresh, self.refused = tasks, True, None
 
     def __iter__(self) -> Iterator[Order]:
         return self
@@ -97,7 +108,12 @@ class Tasks(Sampler[Order]):
             # torch asks for the first task once all workers have said that they are through with the last run's.
             pixels.reclaim()
             self._fresh = False
-        return Order(task, id(pixels), pixels.take())
+        try:
+            return Order(task, self._lender, pixels.take())
+        except OSError as error:
+            # The batches under way are still handed over; an error would be raised in the midst of torch's accounts.
+            self._current, self.refused = iter(()), error.with_traceback(None)
+            raise StopIteration from error
 
 
 class Batches(Dataset[Any]):

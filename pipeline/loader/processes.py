@@ -114,7 +114,7 @@ class ProcessesBackend:
     @property
     def _pixel_bytes(self) -> int:
         """Of a batch, where its pixels are handed over in shared memory that is used again; 0 otherwise."""
-        side = self._config.image_size if self._decoder.samples.hands_over_image else 0
+        side = self._decoder.image_size if self._decoder.samples.hands_over_image else 0
         return 3 * side * side * self._config.settings.batch_size
 
     @property

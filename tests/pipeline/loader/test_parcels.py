@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import pickle
 import random
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ import pytest
 import torch
 from PIL import Image
 
-from wellfed.pipeline.errors import CorruptSampleError, ResourceError
+from wellfed.pipeline.errors import CorruptSampleError, ResourceError, WorkerError
 from wellfed.pipeline.formats import open_source
 from wellfed.pipeline.loader import DataLoader
 from wellfed.pipeline.loader.batch import BatchDecoder, BatchTask, HostBatch
@@ -131,9 +132,9 @@ def test_a_list_of_all_batches_takes_more_than_there_are_blocks_for(noise: Path)
             for one, other in zip(right, found, strict=True):
                 assert torch.equal(one[0], other[0])
                 assert torch.equal(one[1], other[1])
-            # The first three blocks are in use; the others came by torch's own way.
-            assert [batch[0].is_shared() for batch in found].count(False) >= 3
-            assert found[-1][0].is_shared()
+            # Three blocks are in use; the others came by torch's own way, in segments that it knows.
+            assert [batch[0].is_shared() for batch in found].count(False) == 3
+            del right, found, one, other
 
 
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
@@ -156,7 +157,7 @@ def test_corrupt_samples(noise: Path, tmp_path: Path, on_error: str) -> None:
                     given.append(error.index)
             seen.append(given)
     # then both say and give the same
-    assert len(seen[0]) == len(seen[1]) > 6
+    assert len(seen[0]) == len(seen[1]) >= 6
     for one, other in zip(*seen, strict=True):
         if isinstance(one, dict):
             assert all(torch.equal(one[name], other[name]) for name in one)
@@ -164,23 +165,21 @@ def test_corrupt_samples(noise: Path, tmp_path: Path, on_error: str) -> None:
             assert one == other
 
 
-@pytest.mark.parametrize("left", ["closed", "killed"])
-def test_a_held_batch_outlives_its_workers(noise: Path, left: str) -> None:
-    with opened(noise, backend="processes", num_workers=2, persistent_workers=True) as loader:
-        batches = iter(loader)
-        held, _ = next(batches)
+def test_a_held_batch_outlives_the_loader_and_a_killed_worker(noise: Path) -> None:
+    with opened(noise, backend="processes", num_workers=1, persistent_workers=True) as loader:
+        held, _ = next(iter(loader))
         copy = held.clone()
-        if left == "closed":
-            loader.close()
-        else:
-            for child in multiprocessing.active_children():
-                child.kill()
-            with pytest.raises(Exception, match="ended"):
-                list(batches)
-            # new workers with new memory
-            for _ in range(3):
-                assert sum(len(labels) for _, labels in loader) == 45
+        worker = multiprocessing.active_children()[0].pid
+        assert worker is not None
+        batches = iter(loader)
+        os.kill(worker, signal.SIGKILL)
+        with pytest.raises(WorkerError, match=f"process {worker} ended"):
+            list(batches)
+        # New workers have new memory.
+        for _ in range(3):
+            assert sum(len(labels) for _, labels in loader) == 45
         assert torch.equal(held, copy)
+    assert torch.equal(held, copy)
 
 
 def doubled(image: torch.Tensor) -> torch.Tensor:
@@ -196,8 +195,9 @@ def test_pixels_that_only_a_transform_sees_take_no_block(noise: Path) -> None:
 
 @pytest.fixture
 def decoder(noise: Path) -> Iterator[BatchDecoder]:
-    with open_source(noise) as source:
-        yield BatchDecoder(source=source, seed=0, augment="eval", image_size=SIDE, on_error="raise")
+    source = open_source(noise)
+    yield BatchDecoder(source=source, seed=0, augment="eval", image_size=SIDE, on_error="raise")
+    source.close()
 
 
 def tasks(count: int) -> Iterator[BatchTask]:
@@ -226,8 +226,7 @@ def test_shared_memory_that_others_fill_meanwhile_is_an_error_and_no_bus_error(
         stream, held = backend.run(tasks(6)), []
         # when they are kept, then those are handed over, and the next is an error that says what would help
         with pytest.raises(ResourceError, match=r"1 workers x 2 \+ 2 batches of 8192 bytes.*No space left") as caught:
-            while True:
-                held.append(next(stream))
+            held.extend(stream)
         assert "--shm-size=65m" in str(caught.value)
         assert [batch.rows.tolist()[0] for batch in held] == [0, 4, 8][:allowed]
     # and with memory it goes on

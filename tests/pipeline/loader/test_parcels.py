@@ -211,7 +211,8 @@ def test_shared_memory_that_others_fill_meanwhile_is_an_error_and_no_bus_error(
     decoder: BatchDecoder, make_config: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, allowed: int
 ) -> None:
     # given memory for so many batches
-    reserve, reserved = os.posix_fallocate, []
+    reserve = os.posix_fallocate
+    reserved: list[int] = []
 
     def full(file: int, start: int, size: int) -> None:
         if len(reserved) == allowed:
@@ -223,7 +224,8 @@ def test_shared_memory_that_others_fill_meanwhile_is_an_error_and_no_bus_error(
     backend = ProcessesBackend(decoder, config)
     with monkeypatch.context() as patch:
         patch.setattr(os, "posix_fallocate", full)
-        stream, held = backend.run(tasks(6)), []
+        stream = backend.run(tasks(6))
+        held: list[HostBatch] = []
         # when they are kept, then those are handed over, and the next is an error that says what would help
         with pytest.raises(ResourceError, match=r"1 workers x 2 \+ 2 batches of 8192 bytes.*No space left") as caught:
             held.extend(stream)

@@ -1,44 +1,43 @@
 """Memory of worker processes over epochs of a large dataset, beside a torch Dataset with a Python list of its samples.
 
-    python -m benchmarks.cpu_loader.growth wellfed|torch DATASET SAMPLES BATCHES
+    python -m benchmarks.cpu_loader.growth --output growth.json
 
-prints the anonymous memory of the process tree (PSS: shared pages divided among those that share them) after every
-PERIOD batches of EPOCHS epochs, each left after BATCHES batches. The index has SAMPLES rows; they refer to few tiny
-images, since a million files would only take longer to make. Mapped files are left out: the index's pages are the page
-cache's, which gives them up when memory is short.
+The index has 1.3 million rows; they refer to few tiny images, since a million files would only take longer to make.
+Mapped files are left out: the index's pages are the page cache's, which gives them up when memory is short.
 """
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
-import io
 import json
 import os
+import statistics
 import sys
-from collections.abc import Iterator
-from itertools import islice
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from wellfed.pipeline.formats import open_source
 from wellfed.pipeline.formats.index import INDEX_NAME
 from wellfed.pipeline.formats.manifest import MANIFEST_NAME, Manifest
+from wellfed.pipeline.hardware import fingerprint
 from wellfed.pipeline.tune.statistics import slope
 
-from ..common.process import run_child, tree_pss
+from ..common.process import environment, run_child
+from ..common.versions import versions_of
 from .data import convert
+from .growing import EPOCHS, IMAGE_SIZE, IMAGES, WORKERS
 
-EPOCHS = 3
-WORKERS = 8
-PERIOD = 10
 SETTLED_BATCHES = 100
 """Until then workers start and allocate what they keep."""
-_BATCH_SIZE = 64
-_IMAGE_SIZE = 32
-_IMAGES, _CLASSES = 1300, 13
+SIDES = ("wellfed", "torch")
+MOST_MEGABYTES = 5
+WANTED = f"below {MOST_MEGABYTES}, and 0 or less in the slope's interval"
+_CLASSES = 13
 _TIMEOUT_SECONDS = 600.0
 
 
@@ -46,10 +45,10 @@ def make_dataset(samples: int, work: Path) -> Path:
     """A converted dataset whose index has `samples` rows over a shard of few images."""
     folder, out = work / "tiny", work / "large"
     generator = np.random.default_rng(0)
-    for number in range(_IMAGES):
+    for number in range(IMAGES):
         path = folder / f"class{number % _CLASSES:02d}" / f"{number:05d}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
-        pixels = generator.integers(0, 256, (_IMAGE_SIZE, _IMAGE_SIZE, 3), dtype=np.uint8)
+        pixels = generator.integers(0, 256, (IMAGE_SIZE, IMAGE_SIZE, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(path, quality=50)
     convert(folder, out)
     with_few = np.load(out / INDEX_NAME)
@@ -72,8 +71,16 @@ def measure(samples: int, batches: int, work: Path, env: dict[str, str]) -> dict
     """
     dataset = make_dataset(samples, work)
     result: dict[str, Any] = {"samples": samples, "workers": WORKERS, "epochs": EPOCHS, "batches_per_epoch": batches}
-    for side in ("wellfed", "torch"):
-        command = [sys.executable, "-m", "benchmarks.cpu_loader.growth", side, str(dataset), str(samples), str(batches)]
+    for side in SIDES:
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.cpu_loader.growing",
+            side,
+            str(dataset),
+            str(samples),
+            str(batches),
+        ]
         out = run_child(command, timeout=_TIMEOUT_SECONDS, env=env)
         result[side] = summarize(json.loads(out.strip().splitlines()[-1]), batches)
     return result
@@ -96,75 +103,55 @@ def summarize(samples: list[list[float]], batches: int) -> dict[str, Any]:
     }
 
 
-def _wellfed(dataset: Path) -> Any:
-    from wellfed.pipeline import DataLoader
+def flat(mine: Mapping[str, Any]) -> str:
+    """ "reached" or "missed": 0 or less lies within the slope's interval, and the slope is below MOST_MEGABYTES."""
+    return "reached" if mine["low"] <= 0 and mine["megabytes_per_epoch"] < MOST_MEGABYTES else "missed"
 
-    return DataLoader(
-        str(dataset),
-        batch_size=_BATCH_SIZE,
-        shuffle=True,
-        drop_last=True,
-        augment="train",
-        image_size=_IMAGE_SIZE,
-        backend="processes",
-        num_workers=WORKERS,
+
+def summary(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Of each side the median of its rounds' slopes, the lowest and highest end of their intervals, and the verdict."""
+    sides = {
+        side: {
+            "megabytes_per_epoch": statistics.median(one[side]["megabytes_per_epoch"] for one in rounds),
+            "low": min(one[side]["low"] for one in rounds),
+            "high": max(one[side]["high"] for one in rounds),
+        }
+        for side in SIDES
+    }
+    reached = all(flat(one["wellfed"]) == "reached" for one in rounds)
+    return {**sides, "wanted": WANTED, "verdict": "reached" if reached else "missed"}
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, required=True, help="JSON file for the raw values and their summary")
+    parser.add_argument("--samples", type=int, default=1_300_000, help="rows of the index")
+    parser.add_argument("--batches", type=int, default=400, help="after which each epoch is left")
+    parser.add_argument("--rounds", type=int, default=3, help="of both sides in turn")
+    parser.add_argument(
+        "--work", type=Path, help="where the dataset is made; a temporary folder in it is removed after"
     )
-
-
-class _ListDataset:
-    """What many training scripts hold: a list with a tuple for each sample."""
-
-    def __init__(self, dataset: Path, samples: int) -> None:
-        source = open_source(dataset)
-        self._data = [source.read(row) for row in range(_IMAGES)]
-        labels = source.index["label"]
-        self._rows = [(f"train/class{int(labels[row]):02d}/{row:08d}.jpg", int(labels[row])) for row in range(samples)]
-        source.close()
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, row: int) -> tuple[Any, int]:
-        path, label = self._rows[row]
-        data = self._data[int(path[-12:-4]) % _IMAGES]
-        image = np.array(Image.open(io.BytesIO(data)).convert("RGB"))
-        return image, label
-
-
-def _torch(dataset: Path, samples: int) -> Any:
-    from torch.utils.data import DataLoader
-
-    return DataLoader(
-        _ListDataset(dataset, samples),  # type: ignore[arg-type]
-        batch_size=_BATCH_SIZE,
-        shuffle=True,
-        drop_last=True,
-        num_workers=WORKERS,
-        persistent_workers=True,
-        multiprocessing_context="fork",
-    )
-
-
-def _anonymous() -> int:
-    memory = tree_pss(os.getpid())
-    return memory["Pss_Anon"] + memory["Pss_Shmem"]
-
-
-def _samples(loader: Any, batches: int) -> Iterator[tuple[int, int]]:
-    done = 0
-    for _ in range(EPOCHS):
-        for _ in islice(loader, batches):
-            done += 1
-            if done % PERIOD == 0:
-                yield done, _anonymous()
-
-
-def main(side: str, dataset: str, samples: str, batches: str) -> None:
-    """Print the list of (batches done, bytes)."""
-    loader = _wellfed(Path(dataset)) if side == "wellfed" else _torch(Path(dataset), int(samples))
-    print(json.dumps(list(_samples(loader, int(batches)))), flush=True)
-    os._exit(0)
+    options = parser.parse_args(argv)
+    rounds = []
+    for number in range(options.rounds):
+        with tempfile.TemporaryDirectory(prefix="growth-", dir=options.work) as work:
+            found = measure(options.samples, options.batches, Path(work), environment(OMP_NUM_THREADS="1"))
+        rounds.append({**found, "load": os.getloadavg()[0]})
+        for side in SIDES:
+            one = found[side]
+            line = f"{one['megabytes_per_epoch']} MB an epoch ({one['low']} to {one['high']})"
+            print(f"round {number + 1}: {side}: {line}", file=sys.stderr, flush=True)
+    document = {
+        "benchmark": "growth",
+        "machine": fingerprint(),
+        "versions": versions_of(("torch", "numpy")),
+        "rounds": rounds,
+        "summary": summary(rounds),
+    }
+    options.output.write_text(json.dumps(document) + "\n")
+    print(json.dumps(document["summary"], indent=1))
+    return 0
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    sys.exit(main())

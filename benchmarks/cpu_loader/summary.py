@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..common.ratios import ratio
+from .growth import WANTED, flat
 from .rows import (
     BY_NAME,
     CLAIMS,
@@ -81,8 +82,8 @@ def _limits(entries: Sequence[Entry], growth: Mapping[str, Any] | None) -> list[
                 "value": mine["megabytes_per_epoch"],
                 "low": mine["low"],
                 "high": mine["high"],
-                "wanted": "below 5, and 0 or less in the slope's interval",
-                "verdict": "reached" if mine["low"] <= 0 and mine["megabytes_per_epoch"] < 5 else "missed",
+                "wanted": WANTED,
+                "verdict": flat(mine),
             }
         )
     return limits

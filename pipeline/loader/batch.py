@@ -29,6 +29,9 @@ __all__ = ["BatchDecoder", "BatchTask", "Decoded", "Fetched", "HostBatch", "Samp
 
 Side = Literal["cpu", "gpu"]
 
+_KNOWN = ("labels", "rows", "keys", "boxes", "flips", "valid")
+"""What a batch holds of each sample beside pixels and stored fields: some 50 bytes in all."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class BatchTask:
@@ -93,6 +96,13 @@ class HostBatch:
     made: Any = None
     values: SampleValues = field(default_factory=SampleValues)
     given: dict[str, Any] = field(default_factory=dict)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # By value, where torch would hand over a segment of shared memory, through a connection of its own, for each.
+        return {**self.__dict__, **{name: getattr(self, name).numpy() for name in _KNOWN}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, **{name: torch.from_numpy(state[name]) for name in _KNOWN})
 
     def pin_memory(self, device: str | None = None) -> HostBatch:
         """A copy in page-locked memory; torch's pinning thread calls this by name."""
@@ -179,15 +189,15 @@ class BatchDecoder:
     samples: Samples = field(default_factory=Samples)
     cores: frozenset[int] | None = None
 
-    def decode(self, task: BatchTask) -> HostBatch:
-        """The whole batch, in this thread.
+    def decode(self, task: BatchTask, *, pixels: torch.Tensor | None = None) -> HostBatch:
+        """The whole batch, in this thread; into the caller's pixels where given, see `allocate`.
 
         Raises:
             CorruptSampleError: a sample does not decode, and `on_error` is "raise" or no sample of the batch decodes.
             DamagedDatasetError: a sample's bytes are missing.
             TransformError: the transform raised.
         """
-        batch = self.allocate(task)
+        batch = self.allocate(task, pixels=pixels)
         return self.finish(batch, self.decode_part(batch, 0, len(task.rows)))
 
     def batch_bytes(self, batch_size: int) -> int:

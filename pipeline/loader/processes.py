@@ -11,28 +11,28 @@ import multiprocessing
 import os
 import re
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import wait
-from traceback import format_exception
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader
 
 from ..config import LoaderConfig
-from ..errors import ResourceError, WellfedError, WorkerError
+from ..errors import WellfedError, WorkerError, words_of
 from ..hardware.notebook import in_notebook
 from .batch import BatchDecoder, BatchTask, HostBatch
+from .parcels import Batches, Parcel, Tasks
 from .placement import keep_to
-from .ranks import of_ranks, rank_bytes
+from .shared_memory import InFlight, block_bytes, check_shared_memory, shared_memory_available
+from .shared_pixels import SharedPixels
 
-__all__ = ["ProcessesBackend", "check_shared_memory", "shared_memory_available", "start_method"]
-
-SHARED_MEMORY = "/dev/shm"
+__all__ = ["ProcessesBackend", "start_method"]
 
 _END_SECONDS = 5.0
 """For a worker to end after SIGTERM; giving back the memory of a program that uses a GPU takes a moment."""
@@ -56,7 +56,8 @@ class ProcessesBackend:
         self._decoder = replace(decoder, pin_memory=False)
         self._config = config
         self._available_bytes = available_bytes or shared_memory_available
-        self._tasks = _Tasks()
+        self._tasks = Tasks()
+        self._pixels: SharedPixels | None = None
         self._loader: DataLoader[Any] | None = None
         self._workers: Any = None
         self._stream: _ProcessStream | None = None
@@ -72,15 +73,12 @@ class ProcessesBackend:
             self._stream.close()
         if self._loader is None:
             settings = self._config.settings
-            check_shared_memory(
-                workers=settings.num_workers,
-                prefetch_factor=settings.prefetch_factor,
-                batch_bytes=self._decoder.batch_bytes(settings.batch_size),
-                available_bytes=self._available_bytes(),
-            )
+            check_shared_memory(self._in_flight, self._available_bytes())
+            self._pixels = self._shared_pixels()
+            self._tasks.lend(self._pixels)
             method = self._config.multiprocessing_context or start_method()
             self._loader = DataLoader(
-                _Batches(self._decoder),
+                Batches(self._decoder, None if self._pixels is None else self._pixels.memory),
                 batch_size=None,
                 sampler=self._tasks,
                 collate_fn=_unchanged,
@@ -98,29 +96,61 @@ class ProcessesBackend:
                     _prepare_worker, None if method == "forkserver" else os.getpid(), self._decoder.cores
                 ),
             )
-        self._tasks.current = tasks
+            _forget_lookups()
+        self._tasks.begin(tasks)
         try:
             with _deaf_to_interrupts(), _collecting_nothing_of_ours():
                 self._workers = iter(self._loader)
         except RuntimeError as error:
             self.close()
             raise _worker_error(error) from error
+        except BaseException:
+            # Workers that were not heard out would answer the next run with batches of this one.
+            self.close()
+            raise
         self._stream = _ProcessStream(self, self._workers)
         return self._stream
 
+    @property
+    def _pixel_bytes(self) -> int:
+        """Of a batch, where its pixels are handed over in shared memory that is used again; 0 otherwise."""
+        side = self._decoder.image_size if self._decoder.samples.hands_over_image else 0
+        return 3 * side * side * self._config.settings.batch_size
+
+    @property
+    def _in_flight(self) -> InFlight:
+        settings = self._config.settings
+        pixels = self._pixel_bytes
+        return InFlight(
+            workers=settings.num_workers,
+            prefetch_factor=settings.prefetch_factor,
+            batch_bytes=self._decoder.batch_bytes(settings.batch_size) - pixels + block_bytes(pixels),
+        )
+
+    def _shared_pixels(self) -> SharedPixels | None:
+        if not self._pixel_bytes:
+            return None
+        try:
+            return SharedPixels(self._in_flight.batches, self._pixel_bytes)
+        except OSError as error:
+            raise self._in_flight.refused(words_of(error)) from error
+
     def close(self) -> None:
-        stream, workers = self._stream, self._workers
-        self._stream = self._workers = self._loader = None
+        stream, workers, pixels = self._stream, self._workers, self._pixels
+        self._stream = self._workers = self._loader = self._pixels = None
+        self._tasks.lend(None)
         if stream is not None:
             stream.close()
         if workers is not None:
             # torch ends workers when the iterator is collected; a traceback may keep it alive for long, so do not wait.
             workers._shutdown_workers()
             _await_end(workers._workers)
+            if pixels is not None:
+                pixels.release()
 
 
 class _ProcessStream:
-    def __init__(self, backend: ProcessesBackend, workers: Iterator[Any]) -> None:
+    def __init__(self, backend: ProcessesBackend, workers: Any) -> None:
         self._backend: ProcessesBackend | None = backend
         self._workers = workers
 
@@ -131,7 +161,12 @@ class _ProcessStream:
         if self._backend is None:
             raise StopIteration
         try:
-            batch = next(self._workers)
+            batch = self._next().open()
+        except StopIteration:
+            refused = self._backend._tasks.refused
+            if refused is None:
+                raise
+            raise self._backend._in_flight.refused(words_of(refused)) from refused
         except RuntimeError as error:
             if not _is_workers_end(error):
                 raise
@@ -144,7 +179,7 @@ class _ProcessStream:
             raise
         except (OSError, EOFError) as error:
             # A worker that ended by itself took along what its last batches are handed over with.
-            ended = [process.pid for process in self._workers._workers if not process.is_alive()]  # type: ignore[attr-defined]
+            ended = [process.pid for process in self._workers._workers if not process.is_alive()]
             if not ended:
                 raise
             self._backend.close()
@@ -153,44 +188,24 @@ class _ProcessStream:
             raise batch
         return batch
 
+    def _next(self) -> Parcel:
+        # torch marks the call for its profiler. The mark is an object in a table of all that torch has made, and where
+        # it comes to lie writes to one of the others: to a page that workers share, nearly every time another one.
+        # Both names are torch's own, so neither need be there.
+        profiled = getattr(torch.autograd.profiler, "_is_profiler_enabled", True)
+        unmarked = None if profiled else getattr(self._workers, "_next_data", None)
+        parcel: Parcel = next(self._workers) if unmarked is None else unmarked()
+        return parcel
+
     def ready(self) -> bool:
         return False
 
     def close(self) -> None:
         # What is in flight is thrown away when torch's iterator starts again, or ends.
         if self._backend is not None:
-            self._backend._tasks.current = iter(())
+            self._backend._tasks.begin(iter(()))
             self._backend = None
             self._workers = iter(())
-
-
-class _Tasks(Sampler[BatchTask]):
-    """Hands torch the tasks of the current run."""
-
-    def __init__(self) -> None:
-        self.current: Iterator[BatchTask] = iter(())
-
-    def __iter__(self) -> Iterator[BatchTask]:
-        return self
-
-    def __next__(self) -> BatchTask:
-        return next(self.current)
-
-
-class _Batches(Dataset[Any]):
-    """A map from task to batch; errors travel as values, since torch would rebuild them from their text."""
-
-    def __init__(self, decoder: BatchDecoder) -> None:
-        self._decoder = decoder
-
-    def __getitem__(self, task: BatchTask) -> HostBatch | WellfedError:
-        try:
-            return self._decoder.decode(task)
-        except WellfedError as error:
-            if error.__cause__ is not None:
-                # A cause does not travel; what it says does, as part of the traceback that the loop shows.
-                error.add_note("In the worker process:\n" + "".join(format_exception(error.__cause__)))
-            return error
 
 
 def _unchanged(batch: Any) -> Any:
@@ -261,6 +276,18 @@ def _collecting_nothing_of_ours() -> Iterator[None]:
             gc.unfreeze()
 
 
+def _forget_lookups() -> None:
+    """Empty Python's table of looked up attributes, which fills again within some batches.
+
+    An entry that another one replaces lets go of its name, wherever that lies: workers that inherited a full table
+    would write to, and so copy, a page of this program for each, over hundreds of batches.
+    """
+    # From Python 3.13 on by a new name; where there is neither, workers grow by some pages more.
+    clear = getattr(sys, "_clear_internal_caches", None) or getattr(sys, "_clear_type_cache", None)
+    if clear is not None:
+        clear()
+
+
 def start_method() -> str:
     """How workers start where the caller does not say: "spawn" in a notebook, otherwise "fork".
 
@@ -271,34 +298,6 @@ def start_method() -> str:
     notebook the kernel's own threads make fork unsafe.
     """
     return "spawn" if in_notebook() else "fork"
-
-
-def shared_memory_available() -> int | None:
-    """Free bytes of /dev/shm, at most this rank's share of its size; None on systems without it."""
-    try:
-        facts = os.statvfs(SHARED_MEMORY)
-    except FileNotFoundError:
-        return None
-    return rank_bytes(facts.f_bavail * facts.f_frsize, facts.f_blocks * facts.f_frsize)
-
-
-def check_shared_memory(*, workers: int, prefetch_factor: int, batch_bytes: int, available_bytes: int | None) -> None:
-    """Refuse before a worker dies of SIGBUS in the middle of an epoch.
-
-    Raises:
-        ResourceError: the batches in flight and the one in use do not fit.
-    """
-    needed = (workers * prefetch_factor + 1) * batch_bytes
-    if available_bytes is None or needed <= available_bytes:
-        return
-    mebibytes = -(-needed // (1 << 20)) + 64
-    raise ResourceError(
-        f"shared memory ({SHARED_MEMORY}) must hold the batches in flight: {workers} workers x {prefetch_factor} + 1 "
-        f"batches of {batch_bytes} bytes, {needed} bytes",
-        got=f"{available_bytes} bytes available{of_ranks()}",
-        remedy=f"In Docker start the container with --shm-size={mebibytes}m or more; or use fewer workers, a smaller "
-        "prefetch_factor or batch_size, or backend='threads', which needs none.",
-    )
 
 
 def _is_workers_end(error: RuntimeError) -> bool:

@@ -70,6 +70,11 @@ class Samples:
     deferred: bool = False
     stored_bytes: float = 0.0
 
+    @property
+    def hands_over_image(self) -> bool:
+        """Whether the decoded pixels are part of the batch, not only what a transform makes of them."""
+        return self.with_image and self.transform is None and (self.fields is None or "image" in self.fields)
+
     def begin(self, count: int) -> SampleValues:
         """Values still to be read, of n places."""
         return SampleValues(
@@ -140,7 +145,7 @@ class Samples:
                 for name, column in values.columns.items()
             }
         batch.values = SampleValues()
-        if self.transform is not None or (self.fields is not None and "image" not in self.fields):
+        if not self.hands_over_image:
             # Not handed over, so not to be moved between processes either.
             batch.images = batch.images[:, :, :0, :0].clone()
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..config import BackendName, LoaderSettings
 from ..loader.engine_backend import batches_ahead
+from ..loader.shared_memory import IN_USE, block_bytes
 from .footprint import open_files, pinned_bytes
 from .points import Points, joined
 
@@ -47,11 +48,16 @@ def batch_bytes(batch_size: int, image_size: int) -> int:
 
 
 def waiting_bytes(settings: LoaderSettings, image_size: int) -> int:
-    """Most bytes of finished batches waiting at once, one in the making at each worker included."""
+    """Most bytes of finished batches waiting at once, one in the making at each worker included.
+
+    Of worker processes never less than `InFlight` says that their loader takes.
+    """
     one = batch_bytes(settings.batch_size, image_size)
     workers = max(1, settings.num_workers)
     if settings.backend not in ("threads", "processes") and settings.num_workers:
         return (batches_ahead(one, settings.prefetch_factor) + 1) * one
+    if settings.backend == "processes" and settings.num_workers:
+        return block_bytes(one) * (workers * settings.prefetch_factor + max(workers, IN_USE))
     return one * workers * (settings.prefetch_factor + 1)
 
 

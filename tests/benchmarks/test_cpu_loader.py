@@ -159,6 +159,23 @@ def test_growth_is_the_slope_after_a_hundred_batches(load: Load) -> None:
     assert (found["megabytes_per_epoch"], found["low"], found["high"]) == (4.0, 4.0, 4.0)
 
 
+def test_growth_is_flat_where_every_rounds_slope_may_be_zero(load: Load) -> None:
+    growth = load("cpu_loader.growth")
+    own = {"megabytes_per_epoch": 0.2, "low": -0.1, "high": 0.5}
+    peers = {"megabytes_per_epoch": 170.0, "low": 160.0, "high": 180.0}
+    more = {"megabytes_per_epoch": 0.4, "low": 0.1, "high": 0.7}
+
+    assert growth.summary([{"wellfed": own, "torch": peers}])["verdict"] == "reached"
+    found = growth.summary([{"wellfed": own, "torch": peers}, {"wellfed": more, "torch": peers}])
+    assert found["verdict"] == "missed"
+    # the median of 0.2 and 0.4, and the widest interval
+    assert found["wellfed"]["megabytes_per_epoch"] == pytest.approx(0.3)
+    assert (found["wellfed"]["low"], found["wellfed"]["high"]) == (-0.1, 0.7)
+    # it may be zero, and is too much
+    steep = {"megabytes_per_epoch": 5.0, "low": -1.0, "high": 11.0}
+    assert growth.summary([{"wellfed": steep, "torch": peers}])["verdict"] == "missed"
+
+
 @pytest.mark.parametrize("peer", ["Streaming", "LitData", "webdataset", "tf.data", "DALI cpu", "FFCV"])
 def test_a_peer_that_is_not_installed_is_absent_with_the_reason(
     load: Load, monkeypatch: pytest.MonkeyPatch, peer: str
@@ -230,3 +247,23 @@ def test_a_tiny_round_gives_every_value(photos: Path, tmp_path: Path, run_option
     assert row["pixels"]["mean"] < 1
     assert {claim["verdict"] for claim in document["summary"]["claims"]} == {"not a result"}
     assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
+
+
+def test_the_growth_command_measures_both_sides(
+    tmp_path: Path, run_options: dict[str, Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "growth.json"
+    arguments = ["--output", str(output), "--samples", "2000", "--batches", "15", "--rounds", "1"]
+    subprocess.run(
+        [sys.executable, "-m", "benchmarks.cpu_loader.growth", *arguments, "--work", str(tmp_path)], **run_options
+    )
+
+    document = json.loads(output.read_text())
+    (only,) = document["rounds"]
+    assert (only["samples"], only["batches_per_epoch"], only["epochs"]) == (2000, 15, 3)
+    for side in ("wellfed", "torch"):
+        # 45 batches, and memory after every tenth
+        assert [batch for batch, _ in only[side]["samples"]] == [10, 20, 30, 40]
+        assert document["summary"][side]["megabytes_per_epoch"] == only[side]["megabytes_per_epoch"]
+    assert list(tmp_path.iterdir()) == [output]
+    capfd.readouterr()

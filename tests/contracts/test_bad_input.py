@@ -174,6 +174,7 @@ LOADERS: dict[str, list[str]] = {
     ],
     "/dev/shm bus errors": [
         "pipeline/loader/test_backends.py::test_shared_memory_that_is_too_small_is_said_before_the_first_batch",
+        "pipeline/loader/test_parcels.py::test_shared_memory_that_others_fill_meanwhile_is_an_error_and_no_bus_error",
     ],
     "stale segments after a crash": [
         "pipeline/loader/test_known_troubles.py::test_a_killed_loader_leaves_no_segment_and_no_worker",

@@ -25,7 +25,8 @@ from wellfed.pipeline.loader import batch as batch_module
 from wellfed.pipeline.loader import threads as threads_module
 from wellfed.pipeline.loader.backend import BACKENDS, InlineBackend, open_backend
 from wellfed.pipeline.loader.batch import BatchDecoder, BatchTask
-from wellfed.pipeline.loader.processes import ProcessesBackend, check_shared_memory, start_method
+from wellfed.pipeline.loader.processes import ProcessesBackend, start_method
+from wellfed.pipeline.loader.shared_memory import InFlight, check_shared_memory
 from wellfed.pipeline.loader.threads import ThreadsBackend
 
 
@@ -152,16 +153,17 @@ def test_shared_memory_that_is_too_small_is_said_before_the_first_batch(
     decoder: BatchDecoder, make_config: Callable[..., LoaderConfig]
 ) -> None:
     config = make_config(backend="processes", num_workers=2, prefetch_factor=3, batch_size=100)
-    backend = ProcessesBackend(decoder, config, available_bytes=lambda: 134_399)
+    backend = ProcessesBackend(decoder, config, available_bytes=lambda: 163_839)
 
-    # (2 x 3 + 1) batches of 100 x 3 x 8 x 8 bytes.
-    with pytest.raises(ResourceError, match="134400 bytes; got 134399 bytes available") as caught:
+    # (2 x 3 + 2) batches of 100 x 3 x 8 x 8 bytes, each in 5 pages of 4,096.
+    with pytest.raises(ResourceError, match="163840 bytes; got 163839 bytes available") as caught:
         backend.run(tasks([0]))
 
     assert "--shm-size=65m" in str(caught.value)
     assert not multiprocessing.active_children()
-    check_shared_memory(workers=2, prefetch_factor=3, batch_bytes=19_200, available_bytes=134_400)
-    check_shared_memory(workers=2, prefetch_factor=3, batch_bytes=19_200, available_bytes=None)
+    in_flight = InFlight(workers=2, prefetch_factor=3, batch_bytes=20_480)
+    check_shared_memory(in_flight, 163_840)
+    check_shared_memory(in_flight, None)
 
 
 def test_a_killed_worker_is_named_and_the_next_iteration_starts_new_ones(open_loader: Any) -> None:

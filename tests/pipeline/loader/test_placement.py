@@ -17,10 +17,11 @@ from wellfed.pipeline.config import LoaderConfig, LoaderSettings
 from wellfed.pipeline.errors import ConfigError, ResourceError
 from wellfed.pipeline.hardware import Fact
 from wellfed.pipeline.hardware.nvml import Reading
-from wellfed.pipeline.loader import factory, images, placement, processes
+from wellfed.pipeline.loader import factory, images, placement
 from wellfed.pipeline.loader import memory as memory_module
 from wellfed.pipeline.loader.placement import Near, Placement, choose_cores, core_words, keep_to, place_workers
 from wellfed.pipeline.loader.ranks import device_of_rank, rank_bytes
+from wellfed.pipeline.loader.shared_memory import shared_memory_available
 
 EIGHT = frozenset(range(8))
 FIRST_HALF = Near(Reading(frozenset(range(4))), "NVML", gpus=2)
@@ -174,14 +175,14 @@ def test_shared_memory_and_memory_are_divided_by_the_ranks(
     open_loader: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     stat = SimpleNamespace(f_bavail=90, f_blocks=100, f_frsize=10)
-    monkeypatch.setattr(processes.os, "statvfs", lambda path: stat)
-    assert processes.shared_memory_available() == 900
+    monkeypatch.setattr(os, "statvfs", lambda path: stat)
+    assert shared_memory_available() == 900
     monkeypatch.setattr(memory_module, "available_memory", lambda: Fact("memory available", 4000))
     monkeypatch.setattr(memory_module, "memory_total", lambda: [Fact("memory", 4000), Fact("memory limit", None)])
     # two batches of 4 x 3 x 8 x 8 bytes fit into 4000
     assert len(list(open_loader())) == 3
 
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    assert processes.shared_memory_available() == 250
+    assert shared_memory_available() == 250
     with pytest.raises(ResourceError, match=r"got 1000 bytes available to one of 4 local ranks"):
         open_loader()

@@ -125,9 +125,9 @@ def test_shared_memory_is_not_blamed_where_processes_would_be_no_faster(fake_rig
 def test_a_backend_of_which_not_one_worker_fits_is_named(fake_rig: Any) -> None:
     rig = fake_rig(step=lambda b: (180.0, 95.0), loader=held_by_the_interpreter)
     result = run(rig, shm=2 << 20)
-    # one worker of batch 16 with prefetch 2: 3 x 16 x 150,528 bytes
+    # one worker of batch 16 with prefetch 2: 2 under way and 2 in use, of 16 x 150,528 bytes each
     assert result.notes[0] == (
-        "Backend 'processes' was not tried: at batch 16 the batches of one worker take 7 MiB of /dev/shm, of which a "
+        "Backend 'processes' was not tried: at batch 16 the batches of one worker take 9 MiB of /dev/shm, of which a "
         "loader may have 2 MiB."
     )
 

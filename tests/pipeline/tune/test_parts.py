@@ -16,6 +16,7 @@ from wellfed.pipeline.config import LoaderSettings
 from wellfed.pipeline.errors import ResourceError
 from wellfed.pipeline.hardware import Fact
 from wellfed.pipeline.hardware.nvml import GpuProcess, Reading
+from wellfed.pipeline.loader.shared_memory import InFlight, block_bytes
 from wellfed.pipeline.training import StepSpec, open_accelerator
 from wellfed.pipeline.training.sharing import Sharers, find_sharers
 from wellfed.pipeline.tune import preflight
@@ -61,9 +62,22 @@ def test_shared_memory_bounds_processes_and_not_threads() -> None:
     processes = LoaderSettings(backend="processes", num_workers=4, prefetch_factor=2, batch_size=64)
     threads = LoaderSettings(backend="threads", num_workers=4, prefetch_factor=2, batch_size=64)
     assert waiting_bytes(processes, 224) == 64 * 3 * 224 * 224 * 12
+    # One worker: 2 under way and 2 in use; of 8 pixels a batch takes 1,536 bytes, and a page.
+    one = LoaderSettings(backend="processes", num_workers=1, prefetch_factor=2, batch_size=8)
+    assert waiting_bytes(one, 8) == 4 * 4096
     tight = Limits(cores=4, memory_bytes=None, shm_bytes=64 << 20)
     assert not fits(processes, tight, 224)
     assert fits(threads, tight, 224)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 8])
+@pytest.mark.parametrize("prefetch", [1, 2, 4])
+def test_the_tuner_counts_no_less_shared_memory_than_the_loader_asks_for(workers: int, prefetch: int) -> None:
+    settings = LoaderSettings(backend="processes", num_workers=workers, prefetch_factor=prefetch, batch_size=7)
+    batch = block_bytes(7 * 3 * 33 * 33)
+    loader = InFlight(workers=workers, prefetch_factor=prefetch, batch_bytes=batch)
+
+    assert waiting_bytes(settings, 33) >= loader.needed_bytes
 
 
 def test_limits_come_from_the_facts() -> None:

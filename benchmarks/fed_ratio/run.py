@@ -12,7 +12,7 @@ import torch
 from wellfed.pipeline.config import LoaderSettings
 from wellfed.pipeline.errors import WellfedError
 from wellfed.pipeline.loader import resample
-from wellfed.pipeline.tune.machine import MachineRig
+from wellfed.pipeline.tune.machine.rig import MachineRig
 from wellfed.pipeline.tune.rig import OutOfDeviceMemoryError, Trial, Window
 from wellfed.pipeline.tune.run import opened
 

@@ -77,7 +77,8 @@ def planted(setup: Setup) -> Iterator[None]:
     from wellfed.pipeline.loader import ImageLoader, stock_loader
     from wellfed.pipeline.training import open_accelerator
     from wellfed.pipeline.training.simulated import PRESETS
-    from wellfed.pipeline.tune import loaders, run
+    from wellfed.pipeline.tune import run
+    from wellfed.pipeline.tune.machine import loaders
 
     from .wrappers import SlowTransform, Transformed, slow_copy
 

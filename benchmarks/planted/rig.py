@@ -15,7 +15,7 @@ from wellfed.pipeline.training import MemoryProbe, Step, StepSpec, Window, build
 from wellfed.pipeline.training.host_memory import HostMemory
 from wellfed.pipeline.training.simulated import Preset, SimulatedAccelerator
 from wellfed.pipeline.training.variants import Variant
-from wellfed.pipeline.tune.evidence import ResizeGain
+from wellfed.pipeline.tune.measure.evidence import ResizeGain
 from wellfed.pipeline.tune.rig import Cache, Order, OutOfDeviceMemoryError, Supply, Trial
 from wellfed.pipeline.tune.statistics import Interval
 

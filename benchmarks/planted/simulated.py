@@ -6,7 +6,7 @@ from typing import Any
 
 from wellfed.pipeline.config import TuneRequest
 from wellfed.pipeline.tune.driver import Device, Driver
-from wellfed.pipeline.tune.space import Limits
+from wellfed.pipeline.tune.model.space import Limits
 
 from .causes import Cause
 from .rig import VirtualRig

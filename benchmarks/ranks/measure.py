@@ -18,8 +18,8 @@ from typing import Any
 from wellfed.pipeline.config import TunedConfig
 from wellfed.pipeline.hardware import fingerprint
 from wellfed.pipeline.tune.assemble import device_facts
-from wellfed.pipeline.tune.ranks_rig import RanksRig, follow
-from wellfed.pipeline.tune.ranks_run import on_all_ranks
+from wellfed.pipeline.tune.ranks.rig import RanksRig, follow
+from wellfed.pipeline.tune.ranks.run import on_all_ranks
 from wellfed.pipeline.tune.rig import Rig, Trial
 from wellfed.pipeline.tune.run import Opened, opened
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from wellfed.pipeline.hardware import fingerprint, preflight
 from wellfed.pipeline.loader.usable import usable_backends
-from wellfed.pipeline.tune.footprint import kept_open
+from wellfed.pipeline.tune.model.footprint import kept_open
 from wellfed.pipeline.tune.preflight import check_sharers, limits_of
 from wellfed.pipeline.tune.run import Opened, opened
 

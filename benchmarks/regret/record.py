@@ -15,9 +15,9 @@ from statistics import median
 from wellfed.pipeline.config import LoaderSettings
 from wellfed.pipeline.errors import WellfedError
 from wellfed.pipeline.tune.driver import STOCK_BATCH_SIZE
-from wellfed.pipeline.tune.memory import MemoryPlan
-from wellfed.pipeline.tune.parts import Plan as PartsPlan
-from wellfed.pipeline.tune.parts import measure_parts
+from wellfed.pipeline.tune.measure.memory import MemoryPlan
+from wellfed.pipeline.tune.measure.parts import Plan as PartsPlan
+from wellfed.pipeline.tune.measure.parts import measure_parts
 from wellfed.pipeline.tune.rig import OutOfDeviceMemoryError, Rig, Trial, UnmeasuredError, rate
 
 from .recording import MissingCallError, RecordedError, Recording

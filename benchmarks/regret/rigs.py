@@ -12,7 +12,7 @@ import numpy as np
 from wellfed.pipeline.config import LoaderSettings
 from wellfed.pipeline.errors import WellfedError
 from wellfed.pipeline.training.variants import Variant
-from wellfed.pipeline.tune.evidence import ResizeGain
+from wellfed.pipeline.tune.measure.evidence import ResizeGain
 from wellfed.pipeline.tune.rig import (
     Cache,
     HeldRun,

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from wellfed.pipeline.config import LoaderSettings, TuneRequest
 from wellfed.pipeline.tune.driver import Device, Driver
+from wellfed.pipeline.tune.model.space import Limits
 from wellfed.pipeline.tune.result import Result
-from wellfed.pipeline.tune.space import Limits
 
 from .grid import GRID, points_of
 from .recording import Recording

@@ -8,7 +8,7 @@ from typing import Any
 
 from wellfed.pipeline.config import LoaderSettings
 from wellfed.pipeline.formats import RepeatedSource, Source
-from wellfed.pipeline.tune.loaders import repeat_times
+from wellfed.pipeline.tune.machine.loaders import repeat_times
 
 
 @dataclass(frozen=True, kw_only=True)

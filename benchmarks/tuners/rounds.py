@@ -10,7 +10,7 @@ from typing import Any
 
 from wellfed.pipeline.errors import WellfedError
 from wellfed.pipeline.training import CachedBatches, Step, build_step, measure
-from wellfed.pipeline.tune.feed import Feed
+from wellfed.pipeline.tune.machine.feed import Feed
 from wellfed.pipeline.tune.run import Opened, opened
 
 from ..common.windows import interleaved, kept

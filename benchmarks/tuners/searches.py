@@ -12,12 +12,12 @@ from wellfed.pipeline.hardware import preflight
 from wellfed.pipeline.loader.usable import usable_backends
 from wellfed.pipeline.tune import run_tune
 from wellfed.pipeline.tune.budget import Budget
-from wellfed.pipeline.tune.candidates import BATCH_SIZES
-from wellfed.pipeline.tune.footprint import kept_open
+from wellfed.pipeline.tune.model.footprint import kept_open
+from wellfed.pipeline.tune.model.space import all_points
 from wellfed.pipeline.tune.preflight import limits_of
 from wellfed.pipeline.tune.rig import OutOfDeviceMemoryError, Trial, rate
 from wellfed.pipeline.tune.run import Opened
-from wellfed.pipeline.tune.space import all_points
+from wellfed.pipeline.tune.search.candidates import BATCH_SIZES
 
 from .choice import Choice, Task
 

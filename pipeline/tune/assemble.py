@@ -13,7 +13,7 @@ from ..formats import Source
 from ..hardware import Fact, versions
 from ..loader.step_source import step_source_sha256
 from ..training import Accelerator, StepSpec
-from .batch_advice import BatchAdvice
+from .advice.batch import BatchAdvice
 from .result import Result
 
 

@@ -11,19 +11,19 @@ from ..config import LoaderSettings, TunedConfig, TuneRequest
 from ..errors import ResourceError
 from ..hardware import fingerprint, preflight
 from ..loader.tuned import check_tuned
+from .advice.verdict import describe, judge
 from .assemble import dataset_facts, device_facts, report
 from .driver import Device, Progress, quiet
-from .loaders import repeat_times
-from .memory import MemoryPlan
+from .machine.loaders import repeat_times
+from .measure.memory import MemoryPlan
+from .measure.rates import Rates
+from .model.space import Limits
 from .preflight import check_sharers, limits_of
-from .rates import Rates
 from .result import Result, evidence_of
 from .rig import Rig, Trial
-from .rounds import run_rounds
 from .run import opened
-from .search import Search, comparisons
-from .space import Limits
-from .verdict import describe, judge
+from .search.rounds import run_rounds
+from .search.search import Search, comparisons
 
 
 def run_bench(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .budget import Budget
 from .result import Result
-from .rounds import NOT_TRIED
+from .search.rounds import NOT_TRIED
 
 __all__ = ["budget_notes"]
 

@@ -10,24 +10,24 @@ from typing import Any
 
 from ..config import LoaderSettings, TuneRequest
 from ..errors import ResourceError
-from .boundary import BUDGET_SHARE, measure_boundaries
+from .advice.step import step_notes
+from .advice.variants import PROBE_SECONDS, try_variants
+from .advice.verdict import Verdict, describe, judge
 from .budget import Budget
 from .budget_notes import budget_notes
-from .candidates import BATCH_SIZES, MOST_CANDIDATES, Candidates
-from .differential import RUNS, differential
-from .hold import hold
-from .interrupted import take_best_so_far
-from .memory import MemoryPlan, holds_on_device
-from .parts import Plan, measure_parts, words_on_left_out
-from .rates import Rates
+from .measure.boundary import BUDGET_SHARE, measure_boundaries
+from .measure.differential import RUNS, differential
+from .measure.hold import hold
+from .measure.memory import MemoryPlan, holds_on_device
+from .measure.parts import Plan, measure_parts, words_on_left_out
+from .measure.rates import Rates
+from .model.space import Limits
 from .result import Result, evidence_of
 from .rig import OutOfDeviceMemoryError, Probe, Rig
-from .rounds import run_rounds
-from .search import Record, Search, Targets, choose, comparisons, undecided
-from .space import Limits
-from .step_notes import step_notes
-from .variant_advice import PROBE_SECONDS, try_variants
-from .verdict import Verdict, describe, judge
+from .search.candidates import BATCH_SIZES, MOST_CANDIDATES, Candidates
+from .search.interrupted import take_best_so_far
+from .search.rounds import run_rounds
+from .search.search import Record, Search, Targets, choose, comparisons, undecided
 
 STOCK_BATCH_SIZE = 64
 """Stock torch is measured at the user's batch size, or at this one, or at the largest below it that fits."""

@@ -9,7 +9,7 @@ from ..errors import ResourceError
 from ..hardware import Fact
 from ..hardware.gpus import process_name
 from ..training import Accelerator
-from .space import Limits
+from .model.space import Limits
 
 MEMORY_SHARE = 0.25
 """Of the memory available: what one loader's waiting batches may take, beside the other trials, the step and caches."""

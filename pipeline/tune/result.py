@@ -6,16 +6,16 @@ import dataclasses
 from dataclasses import dataclass, field
 
 from ..config import LoaderSettings, TuneRequest
-from .differential import Differential
-from .evidence import slow_samples
-from .hold import Hold
-from .memory import MemoryPlan, holds_on_device
-from .rates import Rates
+from .advice.verdict import CeilingFacts, Evidence, KeptOut, Verdict
+from .measure.differential import Differential
+from .measure.evidence import slow_samples
+from .measure.hold import Hold
+from .measure.memory import MemoryPlan, holds_on_device
+from .measure.rates import Rates
+from .model.space import Limits, fits, shortage
 from .rig import Probe
-from .search import Comparison, Record
-from .space import Limits, fits, shortage
+from .search.search import Comparison, Record
 from .statistics import Interval, mean_interval
-from .verdict import CeilingFacts, Evidence, KeptOut, Verdict
 
 _CLEARLY_FASTER = 1.25
 """Two short measurements of loaders alone, minutes apart on a machine that others may use, can differ by less."""

@@ -14,8 +14,8 @@ from typing import Any, Literal, Protocol
 from ..config import LoaderSettings
 from ..training.step_facts import StepFacts
 from ..training.variants import Variant
-from .evidence import ResizeGain
-from .prediction import Prediction
+from .measure.evidence import ResizeGain
+from .model.prediction import Prediction
 
 Role = Literal["candidate", "current", "stock"]
 Order = Literal["random", "sequential"]

@@ -17,17 +17,17 @@ from ..hardware.others import CoreWatch
 from ..loader.ranks import found_ranks
 from ..loader.usable import usable_backends
 from ..training import Accelerator, StepSpec, open_accelerator
+from .advice.batch import advise_batch
 from .assemble import dataset_facts, device_facts, report, tuned_config
-from .batch_advice import advise_batch
 from .driver import Device, Driver, Progress, quiet
-from .footprint import kept_open
-from .loaders import repeat_times
-from .machine import MachineRig
+from .machine.loaders import repeat_times
+from .machine.rig import MachineRig
+from .model.footprint import kept_open
+from .model.space import Limits
 from .outcome import TuneOutcome
 from .preflight import check_sharers, limits_of, words_on_busy_cores
+from .ranks.together import ALONE, Together
 from .rig import Rig
-from .space import Limits
-from .together import ALONE, Together
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def run_tune(
     say: Progress = progress or quiet
     started = clock()
     if found_ranks(None, None)[1] > 1:
-        from .ranks_run import run_on_ranks  # which is built on this module
+        from .ranks.run import run_on_ranks  # which is built on this module
 
         return run_on_ranks(request, source=source, say=say, clock=clock)
     say("looking at the machine", 0.0)

@@ -148,7 +148,8 @@ def test_what_is_planted_is_gone_afterwards(load: Load) -> None:
     import os
 
     from wellfed.pipeline.training.simulated import PRESETS
-    from wellfed.pipeline.tune import loaders, run
+    from wellfed.pipeline.tune import run
+    from wellfed.pipeline.tune.machine import loaders
 
     live, live_run = load("planted.live"), load("planted.live_run")
     before = loaders.make_loader, loaders.stock_loader, run.open_accelerator, dict(PRESETS), os.sched_getaffinity(0)

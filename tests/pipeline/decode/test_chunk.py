@@ -173,7 +173,7 @@ def test_the_kernels_of_every_processor_agree(size: int, flip: int) -> None:
         assert not status.any()
         results.append(out)
 
-    assert np.array_equal(*results)
+    assert np.array_equal(results[0], results[1])
 
 
 def test_dct_scaling_stays_within_the_published_difference(shared_data: Path) -> None:

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from wellfed.pipeline.training import process_group, stall
 from wellfed.pipeline.training.process_group import OwnGroup, as_rank_0, join_launched_group
-from wellfed.pipeline.tune import machine
+from wellfed.pipeline.tune.machine import loaders
 
 
 @pytest.fixture(autouse=True)
@@ -75,4 +75,4 @@ def test_a_process_that_was_launched_alone_does_what_it_wants(monkeypatch: pytes
 
 
 def test_a_rank_that_stands_still_is_noticed_before_the_one_that_waits_for_it_in_a_collective() -> None:
-    assert machine.STALL_SECONDS < process_group.GLOO_TIMEOUT_SECONDS < machine.STALL_SECONDS + stall.GRACE_SECONDS
+    assert loaders.STALL_SECONDS < process_group.GLOO_TIMEOUT_SECONDS < loaders.STALL_SECONDS + stall.GRACE_SECONDS

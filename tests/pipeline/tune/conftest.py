@@ -13,8 +13,8 @@ import torch.distributed as dist
 
 from wellfed.pipeline.config import LoaderSettings
 from wellfed.pipeline.training.step_facts import StepFacts
-from wellfed.pipeline.tune.evidence import ResizeGain
-from wellfed.pipeline.tune.ranks import Ranks
+from wellfed.pipeline.tune.measure.evidence import ResizeGain
+from wellfed.pipeline.tune.ranks.agreement import Ranks
 from wellfed.pipeline.tune.rig import OutOfDeviceMemoryError, Trial, UnmeasuredError
 
 

@@ -10,7 +10,7 @@ import torch
 
 from wellfed.pipeline.config import TuneRequest
 from wellfed.pipeline.errors import ConfigError
-from wellfed.pipeline.tune.batch_advice import BatchAdvice, OptimizerFacts, advise_batch, optimizer_facts
+from wellfed.pipeline.tune.advice.batch import BatchAdvice, OptimizerFacts, advise_batch, optimizer_facts
 
 
 def advise(batch_size: int, *, world_size: int = 1, own: OptimizerFacts | None = None, **request: Any) -> BatchAdvice:

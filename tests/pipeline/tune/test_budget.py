@@ -8,7 +8,7 @@ import pytest
 
 from wellfed.pipeline.config import LoaderSettings, TuneRequest
 from wellfed.pipeline.tune.driver import Device, Driver
-from wellfed.pipeline.tune.space import Limits
+from wellfed.pipeline.tune.model.space import Limits
 
 TWO_CORES = Limits(cores=2, memory_bytes=None, shm_bytes=None)
 

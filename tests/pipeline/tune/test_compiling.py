@@ -14,10 +14,10 @@ from PIL import Image
 from wellfed.pipeline.formats import open_source
 from wellfed.pipeline.training import MemoryProbe, StepSpec, open_accelerator
 from wellfed.pipeline.training.compiled import StaticGraphs
-from wellfed.pipeline.tune import compiling
-from wellfed.pipeline.tune.compiling import CompilingTime
-from wellfed.pipeline.tune.machine import MachineRig
-from wellfed.pipeline.tune.memory import MemoryPlan
+from wellfed.pipeline.tune.machine import compiling
+from wellfed.pipeline.tune.machine.compiling import CompilingTime
+from wellfed.pipeline.tune.machine.rig import MachineRig
+from wellfed.pipeline.tune.measure.memory import MemoryPlan
 
 
 def test_what_a_call_takes_beyond_a_usual_one_and_five_seconds_is_compiling() -> None:

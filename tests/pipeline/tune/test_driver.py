@@ -9,7 +9,7 @@ import pytest
 from wellfed.pipeline.config import LoaderSettings, TuneRequest
 from wellfed.pipeline.errors import ResourceError
 from wellfed.pipeline.tune.driver import Device, Driver
-from wellfed.pipeline.tune.space import Limits
+from wellfed.pipeline.tune.model.space import Limits
 
 LIMITS = Limits(cores=2, memory_bytes=None, shm_bytes=None)
 EIGHT_GIB = Device(8 << 30, pin_memory=False)

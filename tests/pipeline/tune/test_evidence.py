@@ -15,9 +15,9 @@ from wellfed.pipeline.config import LoaderSettings, TuneRequest
 from wellfed.pipeline.formats import open_source
 from wellfed.pipeline.training import StepSpec, open_accelerator
 from wellfed.pipeline.tune.driver import Device, Driver
-from wellfed.pipeline.tune.evidence import ResizeGain, SlowSamples, read_in_parallel, slow_samples
-from wellfed.pipeline.tune.machine import MachineRig
-from wellfed.pipeline.tune.space import Limits
+from wellfed.pipeline.tune.machine.rig import MachineRig
+from wellfed.pipeline.tune.measure.evidence import ResizeGain, SlowSamples, read_in_parallel, slow_samples
+from wellfed.pipeline.tune.model.space import Limits
 from wellfed.pipeline.tune.statistics import Interval
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from wellfed.pipeline.config import BackendName, LoaderSettings
-from wellfed.pipeline.tune.model import PROCESS_BYTES, Model, WorkerCurve, fit_curve
-from wellfed.pipeline.tune.points import Points
-from wellfed.pipeline.tune.shortlist import Shortlist
-from wellfed.pipeline.tune.space import Limits, all_points, fits
+from wellfed.pipeline.tune.model.bottleneck import PROCESS_BYTES, Model, WorkerCurve, fit_curve
+from wellfed.pipeline.tune.model.points import Points
+from wellfed.pipeline.tune.model.shortlist import Shortlist
+from wellfed.pipeline.tune.model.space import Limits, all_points, fits
 
 CUDA_BACKENDS: tuple[BackendName, ...] = ("threads", "processes", "dali", "nvjpeg", "hybrid")
 ON_CUDA = Limits(cores=16, memory_bytes=None, shm_bytes=None, backends=CUDA_BACKENDS)

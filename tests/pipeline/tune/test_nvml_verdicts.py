@@ -19,8 +19,8 @@ from wellfed.pipeline.training.host_memory import HostMemory
 from wellfed.pipeline.training.simulated import PRESETS, SimulatedAccelerator
 from wellfed.pipeline.training.variants import Variant
 from wellfed.pipeline.tune.driver import Device, Driver
+from wellfed.pipeline.tune.model.space import Limits
 from wellfed.pipeline.tune.rig import Cache, Order, Supply, Trial, UnmeasuredError
-from wellfed.pipeline.tune.space import Limits
 
 SAMPLE_US = 200_000
 OWN_PID, OTHER_PID = 4242, 77

@@ -21,14 +21,14 @@ from wellfed.pipeline.training import StepSpec, open_accelerator
 from wellfed.pipeline.training.sharing import Sharers, find_sharers
 from wellfed.pipeline.tune import preflight
 from wellfed.pipeline.tune.budget import Budget
-from wellfed.pipeline.tune.differential import differential
-from wellfed.pipeline.tune.footprint import kept_open
-from wellfed.pipeline.tune.machine import MachineRig
-from wellfed.pipeline.tune.memory import MemoryPlan, fit_line
-from wellfed.pipeline.tune.model import fit_curve
-from wellfed.pipeline.tune.parts import Plan, measure_parts
+from wellfed.pipeline.tune.machine.rig import MachineRig
+from wellfed.pipeline.tune.measure.differential import differential
+from wellfed.pipeline.tune.measure.memory import MemoryPlan, fit_line
+from wellfed.pipeline.tune.measure.parts import Plan, measure_parts
+from wellfed.pipeline.tune.model.bottleneck import fit_curve
+from wellfed.pipeline.tune.model.footprint import kept_open
+from wellfed.pipeline.tune.model.space import Limits, all_points, fits, waiting_bytes, worker_counts
 from wellfed.pipeline.tune.preflight import check_sharers, limits_of, words_on_busy_cores
-from wellfed.pipeline.tune.space import Limits, all_points, fits, waiting_bytes, worker_counts
 
 ROOMY = Limits(cores=4, memory_bytes=None, shm_bytes=None)
 

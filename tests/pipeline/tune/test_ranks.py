@@ -22,13 +22,13 @@ from wellfed.pipeline.hardware import preflight
 from wellfed.pipeline.training import StepSpec
 from wellfed.pipeline.training.simulated import SimulatedAccelerator
 from wellfed.pipeline.tune.driver import Device
-from wellfed.pipeline.tune.pace import Pace
+from wellfed.pipeline.tune.model.space import Limits
 from wellfed.pipeline.tune.preflight import limits_of
-from wellfed.pipeline.tune.ranks import Ranks
-from wellfed.pipeline.tune.ranks_asked import arguments_of, check_same, opened_things
-from wellfed.pipeline.tune.ranks_device import check_devices, joined_device, joined_limits
+from wellfed.pipeline.tune.ranks.agreement import Ranks
+from wellfed.pipeline.tune.ranks.asked import arguments_of, check_same, opened_things
+from wellfed.pipeline.tune.ranks.device import check_devices, joined_device, joined_limits
+from wellfed.pipeline.tune.ranks.pace import Pace
 from wellfed.pipeline.tune.rig import OutOfDeviceMemoryError, UnmeasuredError
-from wellfed.pipeline.tune.space import Limits
 
 GIB = 1 << 30
 

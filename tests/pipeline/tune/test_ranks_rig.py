@@ -17,10 +17,10 @@ from wellfed.pipeline.config import LoaderSettings
 from wellfed.pipeline.errors import ResourceError
 from wellfed.pipeline.training import MemoryProbe, Window
 from wellfed.pipeline.training.probe import CANCELLED
-from wellfed.pipeline.tune import ranks_rig
-from wellfed.pipeline.tune.ranks import Ranks
-from wellfed.pipeline.tune.ranks_rig import RanksRig, follow
-from wellfed.pipeline.tune.ranks_window import RanksWindow, joined_probe
+from wellfed.pipeline.tune.ranks import rig as ranks_rig
+from wellfed.pipeline.tune.ranks.agreement import Ranks
+from wellfed.pipeline.tune.ranks.rig import RanksRig, follow
+from wellfed.pipeline.tune.ranks.window import RanksWindow, joined_probe
 from wellfed.pipeline.tune.rig import OutOfDeviceMemoryError
 
 GIB = 1 << 30

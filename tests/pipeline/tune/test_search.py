@@ -6,7 +6,7 @@ import pytest
 
 from wellfed.pipeline.config import LoaderSettings
 from wellfed.pipeline.tune.rig import Trial
-from wellfed.pipeline.tune.search import Measurement, Record, Search, Targets, choose, compare
+from wellfed.pipeline.tune.search.search import Measurement, Record, Search, Targets, choose, compare
 
 NO_TARGETS = Targets(util_percent=0.0, fed_ratio=0.0, cap_bytes=None)
 

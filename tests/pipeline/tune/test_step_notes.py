@@ -10,9 +10,9 @@ from wellfed.pipeline.config import LoaderSettings, TuneRequest
 from wellfed.pipeline.errors import StepError
 from wellfed.pipeline.training import MemoryProbe
 from wellfed.pipeline.training.step_facts import StepFacts
+from wellfed.pipeline.tune.advice.step import leak_bytes, refuse_fault, step_notes
 from wellfed.pipeline.tune.driver import Device, Driver
-from wellfed.pipeline.tune.space import Limits
-from wellfed.pipeline.tune.step_notes import leak_bytes, refuse_fault, step_notes
+from wellfed.pipeline.tune.model.space import Limits
 
 MEBI = 1 << 20
 GROWING = tuple(100 * MEBI + 5 * MEBI * call for call in range(12))

@@ -14,10 +14,10 @@ from PIL import Image
 from wellfed.pipeline.config import LoaderConfig, LoaderSettings
 from wellfed.pipeline.formats import RepeatedSource, Source, open_source
 from wellfed.pipeline.loader import make_loader
-from wellfed.pipeline.tune import supply as module
+from wellfed.pipeline.tune.machine import supply as module
+from wellfed.pipeline.tune.machine.supply import SuppliedSource, check_cold, some_rows
+from wellfed.pipeline.tune.machine.throughput import reading_rate
 from wellfed.pipeline.tune.rig import UnmeasuredError
-from wellfed.pipeline.tune.supply import SuppliedSource, check_cold, some_rows
-from wellfed.pipeline.tune.throughput import reading_rate
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from typing import Any
 from wellfed.pipeline.config import TuneRequest
 from wellfed.pipeline.training.step_facts import StepFacts
 from wellfed.pipeline.tune.driver import Device, Driver
-from wellfed.pipeline.tune.space import Limits
+from wellfed.pipeline.tune.model.space import Limits
 
 MEBI = 1 << 20
 

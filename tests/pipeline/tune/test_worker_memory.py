@@ -15,9 +15,9 @@ from PIL import Image
 from wellfed.pipeline import DataLoader
 from wellfed.pipeline.config import LoaderSettings
 from wellfed.pipeline.hardware.process_memory import anonymous_bytes
-from wellfed.pipeline.tune.boundary import Boundaries
-from wellfed.pipeline.tune.hold import hold
-from wellfed.pipeline.tune.worker_memory import read_beside, worker_memory
+from wellfed.pipeline.tune.machine.worker_memory import read_beside, worker_memory
+from wellfed.pipeline.tune.measure.boundary import Boundaries
+from wellfed.pipeline.tune.measure.hold import hold
 
 ROLLUP = """\
 5632e6bc6000-7ffe1883f000 ---p 00000000 00:00 0                          [rollup]

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from wellfed.pipeline import tune
 from wellfed.pipeline.training import MemoryProbe, process_group
-from wellfed.pipeline.tune import machine
+from wellfed.pipeline.tune.machine import rig as machine
 
 built: list[int] = []
 """Batch sizes, in this process."""

@@ -1,0 +1,1 @@
+"""What the measurements say: verdict, what binds, and what to do next."""

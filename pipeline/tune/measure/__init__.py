@@ -1,0 +1,1 @@
+"""What is measured through a rig: memory, rates of the parts, epoch boundaries, the held run."""

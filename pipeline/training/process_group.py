@@ -23,9 +23,9 @@ __all__ = ["OwnGroup", "ProbeGroup", "as_rank_0", "join_launched_group"]
 GLOO_TIMEOUT_SECONDS = 130.0
 """gloo's collectives cannot be ended from outside: those that wait for a rank that is gone end by this.
 
-Longer than the 120 s that a call of the step may take (`tune.machine.loaders.STALL_SECONDS`), so that of a rank that stands
-still and one that waits for it the first is named; shorter than those and the 30 s in which an interrupted one must
-end.
+Longer than the 120 s that a call of the step may take (`tune.machine.loaders.STALL_SECONDS`), so that of a rank that
+stands still and one that waits for it the first is named; shorter than those and the 30 s in which an interrupted one
+must end.
 """
 
 ANSWER_SECONDS = 300.0

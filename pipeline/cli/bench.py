@@ -38,6 +38,8 @@ def bench(
     from ..report import validate_report, write_report
     from ..tune import run_bench
 
+    # A step may change the folder.
+    folder = None if report is None else report.absolute()
     with show_progress() as progress:
         found = run_bench(
             str(data),
@@ -50,12 +52,12 @@ def bench(
         )
     page = {**found, "output": {} if config is None else {"config": str(config)}}
     validate_report(page)
-    paths = {} if report is None else write_report(page, report)
+    paths = {} if folder is None else write_report(page, folder)
     if as_json:
         typer.echo(json.dumps(page, indent=1, allow_nan=False))
     else:
         print_outcome(page, lines=False)
-        if paths:
-            typer.echo(f"Report: {paths['html']}")
+        if report is not None:
+            typer.echo(f"Report: {report / paths['html'].name}")
     if page["verdict"]["name"] != "passed":
         raise typer.Exit(4)

@@ -6,8 +6,11 @@ rejected or a check found damage; 4 the verdict is not `passed`; 130 interrupted
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+import threading
+import time
 import traceback
 from types import FrameType
 
@@ -25,6 +28,9 @@ from .tune import tune
 from .verify import verify
 
 INTERRUPTED = 130
+
+_LEAVE_SECONDS = 10.0
+"""For threads that a user's step started to end by themselves, as those of a pool do at the end of the program."""
 
 app = typer.Typer(
     name="wellfed",
@@ -103,4 +109,25 @@ def main(arguments: list[str] | None = None) -> None:
         # the code given; another exec makes it forget that (CPython's unhandled_keyboard_interrupt).
         exec("")
         typer.echo("wellfed: interrupted.", err=True)
-    sys.exit(code if isinstance(code, int) else 0)
+    code = code if isinstance(code, int) else 0
+    _leave_in_any_case(code)
+    sys.exit(code)
+
+
+def _leave_in_any_case(code: int) -> None:
+    """End the program with the code also where a thread of a user's step never ends, for which Python would wait."""
+    own = threading.current_thread()
+
+    def lingering() -> list[str]:
+        return [t.name for t in threading.enumerate() if t is not own and not t.daemon]
+
+    def end() -> None:
+        time.sleep(_LEAVE_SECONDS)
+        names = ", ".join(lingering())
+        sys.stderr.write(f"wellfed: done, but the program is held by threads that the step started: {names}; ended.\n")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+    if lingering():
+        threading.Thread(target=end, name="wellfed-leave", daemon=True).start()

@@ -72,6 +72,8 @@ def tune(
     from ..report import validate_report, write_atomically, write_report
     from ..tune import run_tune
 
+    # A step may change the folder, as Hydra does for its scripts.
+    target, folder = output.absolute(), None if report is None else report.absolute()
     rank, _ = found_ranks(None, None)
     with show_progress() if rank == 0 else nullcontext() as progress:
         outcome = run_tune(request, progress=progress)
@@ -79,15 +81,15 @@ def tune(
         return  # also where the verdict is not `passed`: torchrun would end rank 0 before it has written
     page = {**outcome.report, "output": {"tuned": str(output)}}
     validate_report(page)
-    write_atomically(output, outcome.tuned.to_json())
-    paths = {} if report is None else write_report(page, report)
+    write_atomically(target, outcome.tuned.to_json())
+    paths = {} if folder is None else write_report(page, folder)
     if as_json:
         typer.echo(json.dumps(page, indent=1, allow_nan=False))
     else:
         print_outcome(page, lines=True)
         typer.echo(f"Tuned config: {output}")
-        if paths:
-            typer.echo(f"Report: {paths['html']}")
+        if report is not None:
+            typer.echo(f"Report: {report / paths['html'].name}")
     if outcome.interrupted:
         raise typer.Exit(130)
     if outcome.verdict != "passed":

@@ -33,6 +33,9 @@ STALL_SECONDS = 120.0
 _POLL_SECONDS = 0.05
 _LAST_WORDS_SECONDS = 1.0
 
+_LEAVE_SECONDS = 5.0
+"""For a child that has given its answer to end by itself: a thread that the step started may never let it."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeLoader:
@@ -254,6 +257,10 @@ def _wait(
         # A machine that was suspended, child and all, has not waited.
         quiet = 0.0 if progress.read() else quiet + min(now - before, 10 * _POLL_SECONDS)
         before = now
+        if progress.answer is not None:
+            if quiet > _LEAVE_SECONDS:
+                return None
+            continue
         limit = stall_seconds if progress.stage is not None and progress.stage > 1 else timeout_seconds
         if quiet > limit:
             with contextlib.suppress(ProcessLookupError):

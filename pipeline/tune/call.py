@@ -83,6 +83,12 @@ def tune(
             got=type(source).__name__,
             remedy="Convert a torch Dataset's files with wellfed convert, and give the path.",
         )
+    if progress is not None and not callable(progress):
+        raise UsageError(
+            "progress must be a function of a message and the share done",
+            got=type(progress).__name__,
+            remedy="Give a function, or leave it out.",
+        )
     if isinstance(current, (str, Path)):
         current = _settings_in(current)
     request = TuneRequest(
@@ -94,7 +100,10 @@ def tune(
         memory_cap=memory_cap,
         budget_seconds=parse_duration(budget_seconds),
         hold_seconds=parse_duration(hold_seconds),
-        batch_sizes=None if batch_sizes is None else tuple(batch_sizes),
+        # What is no sequence is refused by the request.
+        batch_sizes=tuple(batch_sizes)
+        if isinstance(batch_sizes, Sequence) and not isinstance(batch_sizes, str)
+        else batch_sizes,
         image_size=image_size,
         seed=seed,
         current=current.settings if isinstance(current, TunedConfig) else current,

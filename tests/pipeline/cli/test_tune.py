@@ -130,6 +130,24 @@ def test_every_other_verdict_exits_4_and_still_leaves_its_files(
     assert Path("out/report.html").is_file()
 
 
+def test_files_go_where_the_command_was_given_also_where_the_step_changes_the_folder(
+    wellfed: Any, requests: list[TuneRequest], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tuner = wellfed_tune().run_tune
+    (tmp_path / "runs").mkdir()
+
+    def run_tune(request: TuneRequest, *, progress: Callable[[str, float], None]) -> SimpleNamespace:
+        monkeypatch.chdir(tmp_path / "runs")
+        return tuner(request, progress=progress)
+
+    monkeypatch.setattr(wellfed_tune(), "run_tune", run_tune)
+    wellfed("tune", "some/wds", "--step", "resnet50", "--report", "report")
+
+    assert (tmp_path / "tuned.json").is_file()
+    assert (tmp_path / "report" / "report.html").is_file()
+    assert not list((tmp_path / "runs").iterdir())
+
+
 def test_json_is_one_document_on_stdout(
     wellfed: Any, requests: list[TuneRequest], sample_report: dict[str, Any]
 ) -> None:

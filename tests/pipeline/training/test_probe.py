@@ -21,7 +21,7 @@ from wellfed.pipeline.training.process_group import ProbeGroup
 from wellfed.pipeline.training.simulated import CONTEXT_BYTES, MODELS, SimulatedAccelerator
 
 STEPS = """
-import os, subprocess, sys, threading
+import os, subprocess, sys, threading, time
 
 def good():
     print("a line on standard output")
@@ -73,6 +73,10 @@ def start_a_process():
     with open("pids.tmp", "w") as f:
         f.write(f"{os.getpid()} {child.pid}")
     os.rename("pids.tmp", "pids")
+
+def endless_thread():
+    threading.Thread(target=time.sleep, args=(1e6,)).start()
+    return good()
 
 def hang():
     start_a_process()
@@ -158,6 +162,12 @@ def test_a_step_that_deadlocks_is_told_by_its_stacks_and_killed_with_what_it_sta
     pids = [int(pid) for pid in (steps / "pids").read_text().split()]
     assert len(pids) == 2
     assert gone(pids, 0.5)
+
+
+def test_a_thread_of_the_step_that_never_ends_does_not_hold_the_probe(steps: Path) -> None:
+    probe = probe_memory(spec("endless_thread"), "simulated", 2, timeout_seconds=100, stall_seconds=100)
+    assert probe.error is None
+    assert probe.facts is not None
 
 
 def test_a_step_that_raises_at_its_third_call_is_told_by_number_and_traceback(steps: Path) -> None:

@@ -190,6 +190,17 @@ def test_present_settings_come_as_objects_or_files(
         tune("set", step="resnet50", current=tmp_path / "missing.json")
 
 
+@pytest.mark.parametrize(
+    ("argument", "kind"), [({"batch_sizes": 64}, ConfigError), ({"batch_sizes": "16,32"}, ConfigError),
+                           ({"progress": 3}, UsageError)]
+)  # fmt: skip
+def test_an_argument_of_another_type_is_refused_before_anything_is_opened(
+    argument: dict[str, Any], kind: type[Exception]
+) -> None:
+    with pytest.raises(kind, match=next(iter(argument))):
+        tune("no-such-folder", step="resnet18", **argument)
+
+
 def test_a_torch_dataset_is_refused() -> None:
     with pytest.raises(UsageError, match="stored dataset or an open Source"):
         wellfed.pipeline.tune([1, 2, 3], step="resnet50")  # type: ignore[arg-type]

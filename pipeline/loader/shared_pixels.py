@@ -88,7 +88,7 @@ class SharedPixels:
     """Says which block of shared memory the next batch is decoded into, and hands over the batches that came back.
 
     Shared memory made for each batch would be zeroed, faulted in by two processes and passed on through a connection of
-    its own: 10 ms for 64 images. What all that leaves in a worker's allocators also moves the place of the next
+    its own. What all that leaves in a worker's allocators also moves the place of the next
     allocation, so that over some hundred batches workers write to, and so copy, ever more of the pages that they share
     with their parent. A block comes back when the last tensor that shares it is freed, so a batch that the caller keeps
     is never written again.

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import ConfigError, SchemaVersionError
 from ..monitor import SCHEMA, SCHEMA_VERSION
 from . import words
-from .schema import check_fields
+from .schema import check_fields, check_head
 
 __all__ = [
     "HEADS",
@@ -69,18 +68,7 @@ def validate_ranks(report: Any) -> None:
         SchemaVersionError: written by a newer wellfed.
         ConfigError: not such a report, or damaged; the message names the place.
     """
-    if not isinstance(report, Mapping) or report.get("schema") != SCHEMA:
-        got = report.get("schema") if isinstance(report, Mapping) else type(report).__name__
-        raise ConfigError(f"a report of ranks must be a JSON object of schema {SCHEMA!r}", got=got, remedy=_REMEDY)
-    version = report.get("schema_version")
-    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise ConfigError("schema_version of a report must be a whole number from 1", got=version, remedy=_REMEDY)
-    if version > SCHEMA_VERSION:
-        raise SchemaVersionError(
-            f"this wellfed reads reports of ranks up to schema version {SCHEMA_VERSION}",
-            got=version,
-            remedy="Upgrade wellfed to draw this report.",
-        )
+    check_head(report, SCHEMA, SCHEMA_VERSION, of=" of ranks", remedy=_REMEDY)
     check_fields("the top level", report, _TOP)
     check_fields("scaling", report["scaling"], _SCALING)
     for position, rank in enumerate(report["ranks"]):

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from ..atomic import write_atomically
 from . import rank_facts as facts
 from . import words
 from .markdown import markdown_cell, markdown_table
 from .markup import Cell, figure, note, page, section, table
 from .svg import Axis, Row, row_chart
+from .write import write_pages
 
 __all__ = ["render_ranks_html", "render_ranks_markdown", "write_ranks_report"]
 
@@ -189,9 +188,5 @@ def write_ranks_report(report: Mapping[str, Any], directory: str | Path) -> dict
         ConfigError, SchemaVersionError: see `validate_ranks`; nothing is written then.
         ResourceError: the folder cannot be written.
     """
-    texts = {"html": render_ranks_html(report), "md": render_ranks_markdown(report)}
-    texts["json"] = json.dumps(report, indent=1, allow_nan=False) + "\n"
-    paths = {kind: Path(directory) / f"ranks.{kind}" for kind in ("json", "html", "md")}
-    for kind, path in paths.items():
-        write_atomically(path, texts[kind])
-    return paths
+    html, md = render_ranks_html(report), render_ranks_markdown(report)
+    return write_pages(report, Path(directory) / "ranks", html=html, md=md)

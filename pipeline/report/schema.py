@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import ConfigError, SchemaVersionError
 
-__all__ = ["KINDS", "SCHEMA", "SCHEMA_VERSION", "VERDICTS", "check_fields", "validate_report"]
+__all__ = ["KINDS", "SCHEMA", "SCHEMA_VERSION", "VERDICTS", "check_fields", "check_head", "validate_report"]
 
 SCHEMA = "wellfed-report"
 SCHEMA_VERSION = 1
@@ -152,6 +152,32 @@ def _check_numbers(where: str, values: Any) -> None:
 _REMEDY = "Write the report again with `wellfed tune` or `wellfed bench`; its JSON is not meant to be edited."
 
 
+def check_head(report: Any, schema: str, newest: int, *, of: str = "", remedy: str) -> None:
+    """Check that this is a report of a schema, and of a version of it that is known here.
+
+    Args:
+        newest: version that is.
+        of: what such reports are of, as " of ranks", for the words.
+        remedy: where it is none.
+
+    Raises:
+        SchemaVersionError: written by a newer wellfed.
+        ConfigError: not such a report.
+    """
+    if not isinstance(report, Mapping) or report.get("schema") != schema:
+        got = report.get("schema") if isinstance(report, Mapping) else type(report).__name__
+        raise ConfigError(f"a report{of} must be a JSON object of schema {schema!r}", got=got, remedy=remedy)
+    version = report.get("schema_version")
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise ConfigError("schema_version of a report must be a whole number from 1", got=version, remedy=remedy)
+    if version > newest:
+        raise SchemaVersionError(
+            f"this wellfed reads reports{of} up to schema version {newest}",
+            got=version,
+            remedy="Upgrade wellfed to draw this report.",
+        )
+
+
 def validate_report(report: Any) -> None:
     """Check that `report` is a report this version can draw: required keys, types, known names, references.
 
@@ -159,18 +185,7 @@ def validate_report(report: Any) -> None:
         SchemaVersionError: written by a newer wellfed.
         ConfigError: not a report, or damaged; the message names the place, as `trials[2].median`.
     """
-    if not isinstance(report, Mapping) or report.get("schema") != SCHEMA:
-        got = report.get("schema") if isinstance(report, Mapping) else type(report).__name__
-        raise ConfigError(f"a report must be a JSON object of schema {SCHEMA!r}", got=got, remedy=_REMEDY)
-    version = report.get("schema_version")
-    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise ConfigError("schema_version of a report must be a whole number from 1", got=version, remedy=_REMEDY)
-    if version > SCHEMA_VERSION:
-        raise SchemaVersionError(
-            f"this wellfed reads reports up to schema version {SCHEMA_VERSION}",
-            got=version,
-            remedy="Upgrade wellfed to draw this report.",
-        )
+    check_head(report, SCHEMA, SCHEMA_VERSION, remedy=_REMEDY)
     _check_choice("kind", report.get("kind"), KINDS)
     _check("the top level", report, _TOP)
     _check("dataset", report["dataset"], _DATASET)

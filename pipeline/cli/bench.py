@@ -12,6 +12,9 @@ def bench(
     step: str = typer.Option(..., "--step", help="resnet18, resnet50, vit_b_16 or MODULE:FUNCTION."),
     config: Path | None = typer.Option(None, "--config", help="A tuned config or loader settings: JSON."),
     against: str | None = typer.Option(None, "--against", help="torch: run stock torch in turn with it."),
+    image_size: int | None = typer.Option(
+        None, "--image-size", help="Pixels on a side.", show_default="the tuned config's, else 224"
+    ),
     device: str = typer.Option("auto", "--device", help="auto, cuda:N or simulated[:PRESET]."),
     allow_shared_gpu: bool = typer.Option(
         False, "--allow-shared-gpu", help="Measure although other programs compute on the device."
@@ -46,6 +49,7 @@ def bench(
             step,
             device,
             settings=settings,
+            image_size=image_size,
             against_torch=against == "torch",
             allow_shared_gpu=allow_shared_gpu,
             progress=progress,

@@ -143,8 +143,7 @@ class ProcessesBackend:
             stream.close()
         if workers is not None:
             # torch ends workers when the iterator is collected; a traceback may keep it alive for long, so do not wait.
-            workers._shutdown_workers()
-            _await_end(workers._workers)
+            _end(workers)
             if pixels is not None:
                 pixels.release()
 
@@ -210,6 +209,20 @@ class _ProcessStream:
 
 def _unchanged(batch: Any) -> Any:
     return batch
+
+
+def _end(workers: Any) -> None:
+    """End torch's workers, also where more of them die meanwhile."""
+    try:
+        workers._shutdown_workers()
+    except RuntimeError as error:
+        # For a worker that died torch's handler of SIGCHLD raises wherever the program is, in here too, and only once.
+        if not _is_workers_end(error):
+            raise
+        for worker in workers._workers:
+            worker.terminate()
+    finally:
+        _await_end(workers._workers)
 
 
 def _await_end(workers: Iterable[multiprocessing.process.BaseProcess]) -> None:

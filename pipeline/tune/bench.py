@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..config import LoaderSettings, TunedConfig, TuneRequest
-from ..errors import ResourceError
+from ..errors import ResourceError, TunedConfigMismatchError
 from ..hardware import fingerprint, preflight
 from ..loader.tuned import check_tuned
 from .advice.verdict import describe, judge
@@ -32,6 +32,7 @@ def run_bench(
     device: str = "auto",
     *,
     settings: LoaderSettings | TunedConfig,
+    image_size: int | None = None,
     against_torch: bool = False,
     rounds: int = 5,
     seconds_per_round: float = 2.0,
@@ -43,7 +44,8 @@ def run_bench(
 
     Args:
         data, step, device: as for `run_tune`.
-        settings: what to measure; of a tuned configuration also its image size is taken.
+        settings: what to measure.
+        image_size: pixels on a side; None for a tuned configuration's own, else 224.
         against_torch: run stock torch (no workers, Pillow, transforms v2) at the same batch size in every round.
         rounds: at least 5 for comparisons to mean anything.
         seconds_per_round: of each measurement.
@@ -56,13 +58,13 @@ def run_bench(
 
     Raises:
         UsageError: no such dataset, step or device.
-        ConfigError: rounds or seconds out of range.
-        TunedConfigMismatchError: a tuned configuration of another dataset or machine.
+        ConfigError: rounds, seconds or image size out of range.
+        TunedConfigMismatchError: a tuned configuration of another dataset, machine or image size.
         ResourceError: the step does not fit on the device, or others use it.
     """
     say: Progress = progress or quiet
     knobs = settings.settings if isinstance(settings, TunedConfig) else settings
-    image_size = int(settings.step.get("image_size", 224)) if isinstance(settings, TunedConfig) else 224
+    image_size = _image_size(settings, image_size)
     request = TuneRequest(
         data=data,
         step=step,
@@ -101,6 +103,20 @@ def run_bench(
         )
     say("done", 1.0)
     return page
+
+
+def _image_size(settings: LoaderSettings | TunedConfig, asked: int | None) -> int:
+    """A tuned configuration holds for one image size, so another is refused and not measured beside its figures."""
+    if not isinstance(settings, TunedConfig):
+        return TuneRequest.image_size if asked is None else asked
+    tuned = int(settings.step["image_size"])
+    if asked not in (None, tuned):
+        raise TunedConfigMismatchError(
+            f"the tuned configuration is for images of {tuned} pixels",
+            got=f"image size {asked}",
+            remedy="Leave the image size out, tune for the other one, or give the settings of the configuration alone.",
+        )
+    return tuned
 
 
 def bench(

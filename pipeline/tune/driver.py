@@ -194,7 +194,7 @@ class Driver:
         self._progress(message, self._shown)
 
     def _probe_memory(self) -> None:
-        self._say("device memory: probing batch sizes in child processes")
+        self._say("device memory: probing batch sizes")
         present = self.request.current
         self.result.memory.start(enough=self._no_more_probes, keep=() if present is None else (present.batch_size,))
         if self.result.memory.unmeasured is not None:
@@ -307,7 +307,7 @@ class Driver:
             if self._cap is None or memory.unmeasured is not None:
                 return winner
             if size not in memory.probes:
-                self._say(f"device memory: probing batch {size} in a child process")
+                self._say(f"device memory: probing batch {size}")
             if memory.check(size):
                 if self._fits_with_loader(winner):
                     return winner
@@ -328,7 +328,7 @@ class Driver:
         if settings is None or not holds_on_device(settings):
             return True
         if settings not in self.result.memory.fed:
-            self._say(f"device memory: probing {describe(settings)} in a child process")
+            self._say(f"device memory: probing {describe(settings)}")
         return self.result.memory.check_fed(settings)
 
     def _round_seconds(self, search: Search) -> float:

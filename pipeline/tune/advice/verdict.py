@@ -110,6 +110,16 @@ class Evidence:
         return share * self.ceiling.samples_per_second
 
     @property
+    def reached_rate(self) -> float | None:
+        """The most samples/s that these settings surely gave, alone or beside the step; None where not measured alone.
+
+        Alone they were measured once, early and for a second or so; beside the step for a minute.
+        """
+        if self.loader_rate is None or self.fed is None:
+            return self.loader_rate
+        return max(self.loader_rate, self.fed.low * self.ceiling.samples_per_second)
+
+    @property
     def over_cap(self) -> bool:
         return self.peak_bytes is not None and self.cap_bytes is not None and self.peak_bytes >= self.cap_bytes
 
@@ -271,8 +281,8 @@ def _data_advice(e: Evidence) -> tuple[Binds, list[str]]:
     # The loader's own rate includes the copy, so a copy that is as slow as it comes first.
     if e.copy_rate is not None and e.copy_rate < min(needed, 1.25 * (e.loader_rate or needed)):
         return _copy_advice(e, e.copy_rate, needed)
-    if e.loader_rate is not None and e.loader_rate < needed:
-        binds, advice = _loader_advice(e, e.loader_rate, needed)
+    if e.loader_rate is not None and e.reached_rate is not None and e.loader_rate < needed:
+        binds, advice = _loader_advice(e, e.reached_rate, needed)
         return binds, [*advice, *_slow_advice(e)]
     if e.copy_rate is not None and e.copy_rate < 1.5 * needed:
         return _copy_advice(e, e.copy_rate, needed)
@@ -323,6 +333,9 @@ def _loader_advice(e: Evidence, loader_rate: float, needed: float) -> tuple[Bind
             f"storage {needed / reading:.1f} times as fast would do, or the dataset on a local disk or in memory."
         ]
     core = e.core_rate or loader_rate / lanes
+    if e.settings.backend in ("processes", "threads"):
+        # Of the others a device decodes some, and that is no core's work.
+        core = max(core, loader_rate / lanes)
     cores = math.ceil(needed / core)
     return "decode", [
         f"Decode binds: {cores} cores like these would reach the target ({needed:.0f} samples/s at {core:.0f} a core; "

@@ -46,6 +46,7 @@ def test_without_a_config_it_measures_the_defaults(wellfed: Any, calls: list[dic
             "step": "resnet18",
             "device": "auto",
             "settings": LoaderSettings(),
+            "image_size": None,
             "against_torch": False,
             "allow_shared_gpu": False,
         }
@@ -87,6 +88,11 @@ def test_a_shared_gpu_is_allowed_only_where_asked_and_the_report_repeats_it(
     assert wellfed("bench", "wds", "--step", "resnet50", "--allow-shared-gpu", "--report", "out").code == 0
     assert calls[0]["allow_shared_gpu"] is True
     assert "--allow-shared-gpu" in Path("out/report.md").read_text("utf-8")
+
+
+def test_an_image_size_is_passed_on(wellfed: Any, calls: list[dict[str, Any]]) -> None:
+    assert wellfed("bench", "wds", "--step", "resnet50", "--image-size", "64").code == 0
+    assert calls[0]["image_size"] == 64
 
 
 def test_json_is_one_document_on_stdout(

@@ -17,6 +17,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from wellfed.pipeline.config import BackendName, LoaderConfig
 from wellfed.pipeline.errors import CorruptSampleError, DamagedDatasetError, ResourceError, WorkerError
@@ -178,6 +179,35 @@ def test_a_killed_worker_is_named_and_the_next_iteration_starts_new_ones(open_lo
         list(batches)
     assert not multiprocessing.active_children()
     assert [batch["index"].tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_more_workers_that_die_while_a_death_is_handled_leave_none_behind(
+    decoder: BatchDecoder, make_config: Callable[..., LoaderConfig], monkeypatch: pytest.MonkeyPatch, before: bool
+) -> None:
+    # given torch's handler of SIGCHLD, which raises wherever the program is: as the end of the others begins, or ends
+    backend = ProcessesBackend(decoder, make_config(backend="processes", num_workers=2))
+    shut_down = _MultiProcessingDataLoaderIter._shutdown_workers
+    killed: list[int] = []
+
+    def interrupted(workers: Any) -> None:
+        if not before:
+            shut_down(workers)
+        raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. ")
+
+    def many_tasks() -> Any:
+        for number, task in enumerate(tasks(*[[0]] * 5000)):
+            if number == 20:
+                killed.append(backend.worker_pids[0])
+                os.kill(killed[0], signal.SIGKILL)
+            yield task
+
+    monkeypatch.setattr(_MultiProcessingDataLoaderIter, "_shutdown_workers", interrupted)
+    with pytest.raises(WorkerError, match=r"process \d+ ended") as caught:
+        for _ in backend.run(many_tasks()):
+            pass
+    assert f"process {killed[0]} ended" in str(caught.value)
+    assert not multiprocessing.active_children()
 
 
 def test_worker_processes_live_between_epochs_only_when_persistent(open_loader: Any) -> None:

@@ -46,6 +46,15 @@ def test_stragglers_are_few_slow_and_costly() -> None:
     assert slow_samples([0.001 + 0.00001 * n for n in range(500)]) is None
 
 
+def test_cores_are_counted_by_the_faster_of_what_the_loader_gave_alone_and_beside_the_step(fake_rig: Any) -> None:
+    # alone 2 cores gave 200/s, and 320 beside a step of 600: 160 a core, so 540 need 4 cores and not 6
+    result = run(fake_rig(loader=slow_loader, share_beside=1.6, wobble=(1.0,)))
+    assert (result.verdict.name, result.verdict.binds) == ("data_limited", "decode")
+    assert result.verdict.advice[0] == (
+        "Decode binds: 4 cores like these would reach the target (540 samples/s at 160 a core; 2 here give 320)."
+    )
+
+
 def test_what_smaller_images_would_bring_is_said_with_its_samples(fake_rig: Any) -> None:
     # given 200 samples/s of 540 needed, and 3 times as many from smaller images
     rig = fake_rig(loader=slow_loader, gain=ResizeGain(256, 512, Interval(3.04, 2.9, 3.2)))

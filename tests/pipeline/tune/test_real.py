@@ -10,8 +10,8 @@ import psutil
 import pytest
 from PIL import Image
 
-from wellfed.pipeline.config import LoaderSettings, TuneRequest
-from wellfed.pipeline.errors import ResourceError
+from wellfed.pipeline.config import LoaderSettings, TunedConfig, TuneRequest
+from wellfed.pipeline.errors import ConfigError, ResourceError, TunedConfigMismatchError
 from wellfed.pipeline.hardware.nvml import GpuProcess
 from wellfed.pipeline.report import validate_report
 from wellfed.pipeline.training.sharing import Sharers
@@ -85,6 +85,22 @@ def test_bench_measures_settings_beside_stock_torch(folder: Path) -> None:
     assert all(len(t["rounds"]) == 5 for t in report["trials"])
     assert report["hold"] is None
     assert report["comparisons"][0]["rounds"] == 5
+
+
+def test_bench_takes_an_image_size_and_a_tuned_config_keeps_its_own(folder: Path) -> None:
+    settings = LoaderSettings(backend="threads", num_workers=1, batch_size=16)
+    report = run_bench(str(folder), "resnet50", "simulated", settings=settings, image_size=48, seconds_per_round=0.05)
+    assert report["request"]["image_size"] == 48
+    with pytest.raises(ConfigError, match=r"image_size must be between 8 and 4096; got 4$"):
+        run_bench(str(folder), "resnet50", "simulated", settings=settings, image_size=4)
+
+    step = {"name": "resnet50", "device": "simulated", "image_size": 32}
+    dataset = {"fingerprint": "ab", "samples": 24}
+    tuned = TunedConfig(
+        settings=settings, verdict="passed", dataset=dataset, machine={}, step=step, versions={}, measured={}
+    )
+    with pytest.raises(TunedConfigMismatchError, match="is for images of 32 pixels; got image size 48"):
+        run_bench(str(folder), "resnet50", "simulated", settings=tuned, image_size=48)
 
 
 def test_bench_refuses_a_device_that_others_use_unless_allowed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,7 +91,7 @@ def test_bench_takes_an_image_size_and_a_tuned_config_keeps_its_own(folder: Path
     settings = LoaderSettings(backend="threads", num_workers=1, batch_size=16)
     report = run_bench(str(folder), "resnet50", "simulated", settings=settings, image_size=48, seconds_per_round=0.05)
     assert report["request"]["image_size"] == 48
-    with pytest.raises(ConfigError, match=r"image_size must be between 8 and 4096; got 4$"):
+    with pytest.raises(ConfigError, match=r"image_size must be between 8 and 4096; got 4\."):
         run_bench(str(folder), "resnet50", "simulated", settings=settings, image_size=4)
 
     step = {"name": "resnet50", "device": "simulated", "image_size": 32}

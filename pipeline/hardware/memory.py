@@ -90,7 +90,8 @@ def open_file_limit(*, getrlimit: Callable[[int], tuple[int, int]] = resource.ge
     shown: dict[str, Any] = {k: None if v == resource.RLIM_INFINITY else v for k, v in (("soft", soft), ("hard", hard))}
     if shown["soft"] is None:
         return Fact("open files", None, "files", "RLIMIT_NOFILE", "no limit is set")
-    return Fact("open files", soft, "files", "RLIMIT_NOFILE", f"can be raised to {shown['hard'] or 'any number'}")
+    note = "" if soft == shown["hard"] else f"can be raised to {shown['hard'] or 'any number'}"
+    return Fact("open files", soft, "files", "RLIMIT_NOFILE", note)
 
 
 def open_files(root: Path = Path("/")) -> Fact:

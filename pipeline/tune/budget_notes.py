@@ -49,4 +49,4 @@ def budget_notes(result: Result, budget: Budget, rounds: int) -> list[str]:
 
 
 def _more(budget: Budget) -> str:
-    return f"Give a larger --budget than {budget.seconds:g}s, or fewer --batch-sizes."
+    return f"Give a larger --budget than {budget.seconds:g}s, or fewer or smaller --batch-sizes."

@@ -430,6 +430,7 @@ class Driver:
         rates.boundaries = measure_boundaries(
             self.rig,
             chosen.trial.settings,
+            samples_per_second=median(chosen.values()),
             left=lambda: self._budget.left,
             most=BUDGET_SHARE * self.request.budget_seconds,
         )

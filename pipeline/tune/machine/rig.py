@@ -27,6 +27,7 @@ from ...training.stall import guarded_from_stalls
 from ...training.variants import Variant
 from ..advice.batch import OptimizerFacts, optimizer_facts
 from ..advice.step import refuse_fault
+from ..measure.boundary import batches_before
 from ..measure.evidence import ResizeGain, read_in_parallel, resize_gain
 from ..ranks.together import ALONE, Together
 from ..rig import Cache, Order, OutOfDeviceMemoryError, Probe, Supply, Trial
@@ -293,7 +294,7 @@ class MachineRig:
     def boundary_seconds(self, settings: LoaderSettings) -> float:
         with self._loaders.open(settings) as loader:
             state = loader.state_dict()
-            batches = max(2, settings.num_workers)
+            batches = batches_before(settings)
             loader.load_state_dict(
                 {**state, "position": self._loaders.position_before_end(loader, batches * settings.batch_size)}
             )

@@ -17,6 +17,11 @@ BUDGET_SHARE = 0.05
 """Of a tune's budget: the most that epoch boundaries may take."""
 
 
+def batches_before(settings: LoaderSettings) -> int:
+    """Batches of the old epoch that are loaded to reach its end: every worker is at work then."""
+    return max(2, settings.num_workers)
+
+
 @dataclass(frozen=True)
 class Boundaries:
     """Seconds from the last batch of an epoch to the first of the next, measured in turn; empty where not measured.
@@ -70,20 +75,24 @@ class Boundaries:
         )
 
 
-def measure_boundaries(rig: Rig, settings: LoaderSettings, *, left: Callable[[], float], most: float) -> Boundaries:
+def measure_boundaries(
+    rig: Rig, settings: LoaderSettings, *, samples_per_second: float, left: Callable[[], float], most: float
+) -> Boundaries:
     """Cross boundaries of both kinds in turn, the other kind first each time, as far as time allows.
 
     Args:
         settings: with workers.
+        samples_per_second: of these settings.
         left: seconds of the budget that are left.
         most: seconds that all of it may take.
     """
     kept: list[float] = []
     new: list[float] = []
     began = rig.clock()
-    longest = 0.0
+    # The batches on both sides of the first pair are not free either: seconds, where one takes seconds.
+    longest = 2 * (batches_before(settings) + 1) * settings.batch_size / samples_per_second
     for number in range(MIN_BOUNDARIES):
-        # What is begun is measured to its end; the first pair tells how long that is.
+        # What is begun is measured to its end; a pair tells how long the next will take.
         if min(left(), most - (rig.clock() - began)) <= longest:
             break
         asked = rig.clock()

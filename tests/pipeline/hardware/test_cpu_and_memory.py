@@ -164,7 +164,9 @@ def test_small_shared_memory_comes_with_the_remedy() -> None:
 
 
 def test_open_file_limit() -> None:
-    assert open_file_limit(getrlimit=lambda kind: (1024, 4096)).value == 1024
+    raisable = open_file_limit(getrlimit=lambda kind: (1024, 4096))
+    assert (raisable.value, raisable.note) == (1024, "can be raised to 4096")
+    assert open_file_limit(getrlimit=lambda kind: (4096, 4096)).note == ""
     unlimited = open_file_limit(getrlimit=lambda kind: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert (unlimited.value, unlimited.note) == (None, "no limit is set")
 

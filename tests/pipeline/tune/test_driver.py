@@ -327,6 +327,16 @@ def test_boundaries_stay_in_their_share_of_the_budget_and_what_is_missing_is_sai
     assert any("was not judged, and workers are kept" in note and "needs 3 of each" in note for note in result.notes)
 
 
+def test_boundaries_of_batches_that_take_seconds_are_not_begun_where_their_share_would_not_do(fake_rig: Any) -> None:
+    # given 80 samples/s at batch 200 and 5% of 180 s: three batches on each side of a pair of boundaries are 15 s
+    rig = fake_rig(step=lambda b: (5000.0, 95.0), loader=lambda s: 80.0 if s.backend == "processes" else 20.0)
+    result = run(rig, batch_sizes=(200,))
+    assert result.chosen.trial.settings.backend == "processes"
+    assert "boundary" not in [call[0] for call in rig.calls]
+    assert result.chosen.trial.settings.persistent_workers is True
+    assert "persistent_workers was not judged: the budget left no time for epoch boundaries." in result.notes
+
+
 def test_workers_are_kept_where_no_boundary_was_measured(fake_rig: Any) -> None:
     # given a search that took the settings with new workers each epoch, which it cannot tell from those that keep them
     def loader(settings: LoaderSettings) -> float:

@@ -5,16 +5,26 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigError, UsageError
+from ..errors import ConfigError, ResourceError, UsageError
 
 if TYPE_CHECKING:
     from ..config import LoaderSettings, TunedConfig
 
-__all__ = ["check_output", "check_report_folder", "load_config", "load_settings", "print_outcome", "read_json"]
+__all__ = [
+    "check_output",
+    "check_report_folder",
+    "load_config",
+    "load_settings",
+    "print_json",
+    "print_outcome",
+    "read_json",
+    "told_in_any_case",
+]
 
 
 def read_json(path: Path, what: str) -> Any:
@@ -103,6 +113,27 @@ def _check_place(folder: Path, what: str) -> None:
             got=f"{folder}: {nearest}: {error.strerror}",
             remedy="Give another place.",
         ) from error
+
+
+@contextmanager
+def told_in_any_case(report: Mapping[str, Any], *, as_json: bool) -> Iterator[None]:
+    """Print what was found also where it cannot be written: measuring it took minutes.
+
+    Raises:
+        ResourceError: whatever the files' writer raised, after that.
+    """
+    try:
+        yield
+    except ResourceError:
+        print_json(report) if as_json else print_outcome(report, lines=False)
+        raise
+
+
+def print_json(report: Mapping[str, Any]) -> None:
+    """The report as one document on stdout."""
+    import typer
+
+    typer.echo(json.dumps(report, indent=1, allow_nan=False))
 
 
 def print_outcome(report: Mapping[str, Any], *, lines: bool) -> None:

@@ -26,11 +26,9 @@ def bench(
 
     Exits 4 unless the verdict is `passed`.
     """
-    import json
-
     from ..config import LoaderSettings
     from ..errors import UsageError
-    from ._outcome import check_report_folder, load_config, print_outcome
+    from ._outcome import check_report_folder, load_config, print_json, print_outcome, told_in_any_case
     from ._step_progress import show_progress
 
     if against not in (None, "torch"):
@@ -56,9 +54,10 @@ def bench(
         )
     page = {**found, "output": {} if config is None else {"config": str(config)}}
     validate_report(page)
-    paths = {} if folder is None else write_report(page, folder)
+    with told_in_any_case(page, as_json=as_json):
+        paths = {} if folder is None else write_report(page, folder)
     if as_json:
-        typer.echo(json.dumps(page, indent=1, allow_nan=False))
+        print_json(page)
     else:
         print_outcome(page, lines=False)
         if report is not None:

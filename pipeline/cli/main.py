@@ -6,6 +6,7 @@ rejected or a check found damage; 4 the verdict is not `passed`; 130 interrupted
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -28,6 +29,8 @@ from .tune import tune
 from .verify import verify
 
 INTERRUPTED = 130
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 _LEAVE_SECONDS = 10.0
 """For threads that a user's step started to end by themselves, as those of a pool do at the end of the program."""
@@ -80,6 +83,11 @@ def _code_of(error: Exception, *, debug: bool) -> int:
         # What another library said may have lines of its own.
         typer.echo(f"wellfed: {' '.join(line.strip() for line in str(error).splitlines())}", err=True)
         return error.exit_code
+    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        # Standard output too may lead to a file.
+        place = "what is written" if error.filename is None else repr(str(error.filename))
+        typer.echo(f"wellfed: the disk must have room for {place}; got {error.strerror}. Free space.", err=True)
+        return 1
     hint = "" if debug else " Run again with --debug for the traceback."
     typer.echo(f"wellfed: internal error, please report it: {words_of(error)}.{hint}", err=True)
     return 1

@@ -5,6 +5,8 @@ import signal
 import sys
 from types import FrameType
 
+from ._streams import open_streams
+
 _INTERRUPTED = 130
 
 
@@ -15,6 +17,7 @@ def main() -> None:
         # What runs in a shell's background has the interrupt ignored.
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _end)
+    open_streams()
     from .main import main as command_line
 
     # It makes handlers of its own.

@@ -39,11 +39,10 @@ def tune(
 
     With `torchrun --nproc-per-node N -m wellfed.pipeline tune ...` N GPUs measure together; rank 0 writes and reports.
     """
-    import json
     from contextlib import nullcontext
 
     from ..config import TuneRequest, parse_duration
-    from ._outcome import check_output, check_report_folder, load_settings, print_outcome
+    from ._outcome import check_output, check_report_folder, load_settings, print_json, print_outcome, told_in_any_case
     from ._step_progress import show_progress
 
     request = TuneRequest(
@@ -81,10 +80,11 @@ def tune(
         return  # also where the verdict is not `passed`: torchrun would end rank 0 before it has written
     page = {**outcome.report, "output": {"tuned": str(output)}}
     validate_report(page)
-    write_atomically(target, outcome.tuned.to_json())
-    paths = {} if folder is None else write_report(page, folder)
+    with told_in_any_case(page, as_json=as_json):
+        write_atomically(target, outcome.tuned.to_json())
+        paths = {} if folder is None else write_report(page, folder)
     if as_json:
-        typer.echo(json.dumps(page, indent=1, allow_nan=False))
+        print_json(page)
     else:
         print_outcome(page, lines=True)
         typer.echo(f"Tuned config: {output}")

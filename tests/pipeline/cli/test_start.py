@@ -1,13 +1,17 @@
-"""An interrupt while the command is still loading, and messages of others that have many lines."""
+"""An interrupt while the command is still loading, standard streams that lead nowhere, others' long messages."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from PIL import Image
 
 from wellfed.pipeline.errors import words_of
 
@@ -81,6 +85,59 @@ def test_an_ignored_interrupt_stays_ignored(at_import: dict[str, str]) -> None:
     )
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.startswith("wellfed ")
+
+
+@pytest.fixture
+def shell(tmp_path: Path, repository: Path) -> Callable[[str], subprocess.CompletedProcess[str]]:
+    """Runs a line of bash beside a folder of one photo; `wellfed` in it is the command."""
+    (tmp_path / "photos" / "cat").mkdir(parents=True)
+    Image.new("RGB", (8, 8)).save(tmp_path / "photos" / "cat" / "0.jpg")
+
+    def run(line: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", "-c", f"wellfed() {{ '{sys.executable}' -m wellfed.pipeline \"$@\"; }}; {line}"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(repository / ".typing")},
+        )
+
+    return run
+
+
+@pytest.mark.parametrize("lost", ["2> /dev/full", "2>&-", "2> >(exec 0<&-)"])
+def test_a_standard_error_that_takes_no_words_ends_nothing(shell: Any, tmp_path: Path, lost: str) -> None:
+    # given a log on a full disk, none at all, or one whose reader is gone
+    done = shell(f"wellfed convert photos out --format webdataset {lost}")
+    assert done.returncode == 0
+    assert done.stdout.startswith("1 samples stored")
+    assert (tmp_path / "out" / "wellfed.json").is_file()
+    # the code still tells of an error that nobody reads
+    assert shell(f"wellfed inspect nothing-here {lost}").returncode == 2
+
+
+def test_progress_never_takes_the_place_of_output_where_standard_error_is_closed(shell: Any) -> None:
+    line = "bench photos --step resnet18 --image-size 8 --device simulated --config settings.json --json"
+    shell('echo \'{"batch_size": 1, "num_workers": 0}\' > settings.json')
+    done = shell(f"wellfed {line} 2>&-")
+    assert json.loads(done.stdout)["kind"] == "bench"
+
+
+def test_what_is_opened_does_not_become_a_closed_standard_stream(shell: Any) -> None:
+    seen = (
+        "import os; from wellfed.pipeline.cli._streams import open_streams as o; o(); print(os.open('photos', 0) > 2)"
+    )
+    assert shell(f"'{sys.executable}' -c \"{seen}\" 0<&- 2>&-").stdout == "True\n"
+
+
+def test_output_on_a_full_disk_is_a_clear_error(shell: Any) -> None:
+    done = shell("wellfed doctor > /dev/full")
+    assert done.returncode == 1
+    assert (
+        done.stderr
+        == "wellfed: the disk must have room for what is written; got No space left on device. Free space.\n"
+    )
 
 
 def test_anothers_message_becomes_one_line() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from wellfed.pipeline.config import LoaderSettings, TunedConfig, TuneRequest
-from wellfed.pipeline.errors import StepError
+from wellfed.pipeline.errors import ResourceError, StepError
 
 LINES = [
     "    from wellfed.pipeline import DataLoader",
@@ -154,6 +154,27 @@ def test_json_is_one_document_on_stdout(
     ended = wellfed("tune", "wds", "--step", "resnet50", "--output", "best.json", "--json")
 
     assert json.loads(ended.out) == {**sample_report, "output": {"tuned": "best.json"}}
+
+
+@pytest.mark.parametrize("json_flag", [[], ["--json"]])
+def test_what_was_found_is_printed_also_where_its_files_cannot_be_written(
+    wellfed: Any,
+    requests: list[TuneRequest],
+    sample_report: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    json_flag: list[str],
+) -> None:
+    def full(page: Any, folder: Path) -> None:
+        raise ResourceError("'report.json' must be writable", got="No space left on device", remedy="Free space.")
+
+    monkeypatch.setattr("wellfed.pipeline.report.write_report", full)
+    ended = wellfed("tune", "wds", "--step", "resnet50", "--report", "out", *json_flag)
+    assert ended.code == 1
+    if json_flag:
+        assert json.loads(ended.out)["verdict"] == sample_report["verdict"]
+    else:
+        assert sample_report["verdict"]["summary"] in ended.out
+    assert ended.err.endswith("'report.json' must be writable; got No space left on device. Free space.\n")
 
 
 def test_an_earlier_tuned_config_is_replaced(

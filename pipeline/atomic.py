@@ -9,6 +9,8 @@ from .errors import ResourceError
 
 __all__ = ["write_atomically"]
 
+_KEPT = 40
+
 
 def write_atomically(path: Path, text: str) -> None:
     """Write UTF-8 text under a temporary name beside `path`, sync it, then rename it over `path`.
@@ -16,7 +18,8 @@ def write_atomically(path: Path, text: str) -> None:
     Raises:
         ResourceError: the folder cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # Cut, so that a name that is as long as names may be has one beside it.
+    temporary = path.with_name(f".{path.name[:_KEPT]}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigError, ResourceError, UsageError
+from ..errors import ConfigError, ResourceError, UsageError, words_of
 
 if TYPE_CHECKING:
     from ..config import LoaderSettings, TunedConfig
@@ -70,10 +71,11 @@ def check_output(path: Path) -> None:
     Raises:
         UsageError: a folder, a file that is not a tuned config, or a place that cannot be written.
     """
-    if path.is_dir():
+    kind = _kind(path, "the output")
+    if kind == stat.S_IFDIR:
         raise UsageError("the output must be a file", got=str(path), remedy="Give a file name, as tuned.json.")
     _check_place(path.parent, "the output")
-    if not path.exists():
+    if kind is None:
         return
     try:
         data = json.loads(path.read_text("utf-8"))
@@ -95,9 +97,25 @@ def check_report_folder(path: Path | None) -> None:
     """
     if path is None:
         return
-    if path.exists() and not path.is_dir():
+    if _kind(path, "the report") not in (None, stat.S_IFDIR):
         raise UsageError("the report needs a folder", got=str(path), remedy="Give a folder, made where missing.")
     _check_place(path, "the report")
+
+
+def _kind(path: Path, what: str) -> int | None:
+    """The kind of file, links followed; None where nothing is there.
+
+    Raises:
+        UsageError: that cannot be told: the name is too long, or a folder before it may not be entered.
+    """
+    try:
+        return stat.S_IFMT(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"the place of {what} must be one that can be written", got=words_of(error), remedy="Give another place."
+        ) from error
 
 
 def _check_place(folder: Path, what: str) -> None:

@@ -177,6 +177,12 @@ def test_what_was_found_is_printed_also_where_its_files_cannot_be_written(
     assert ended.err.endswith("'report.json' must be writable; got No space left on device. Free space.\n")
 
 
+def test_a_name_as_long_as_names_may_be_is_written(wellfed: Any, requests: list[TuneRequest]) -> None:
+    name = "ü" * 125 + ".json"  # 255 bytes
+    assert wellfed("tune", "wds", "--step", "resnet50", "--output", name).code == 0
+    assert [path.name for path in Path().iterdir()] == [name]
+
+
 def test_an_earlier_tuned_config_is_replaced(
     wellfed: Any, requests: list[TuneRequest], sample_report: dict[str, Any]
 ) -> None:
@@ -219,6 +225,8 @@ def test_another_file_is_never_replaced(wellfed: Any, requests: list[TuneRequest
         ("--output text.json/tuned.json", "the folder of the output must be writable"),
         ("--report text.json", "the report needs a folder"),
         ("--report text.json/a/b", "the folder of the report must be writable"),
+        (f"--output {'x' * 256}", "the place of the output must be one that can be written"),
+        (f"--report new/{'x' * 256}/a", "the place of the report must be one that can be written"),
     ],
 )
 def test_wrong_values_are_refused_before_anything_runs(

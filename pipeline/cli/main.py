@@ -30,7 +30,14 @@ from .verify import verify
 
 INTERRUPTED = 130
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_OF_THE_SYSTEM = {
+    errno.ENOSPC: ("the disk must have room for", "Free space.", 1),
+    errno.EDQUOT: ("the disk must have room for", "Free space, or ask for a larger quota.", 1),
+    errno.ENAMETOOLONG: ("the system must allow a name as long as that of", "Give a shorter one.", 2),
+    errno.EACCES: ("this user must have access to", "Check permissions.", 1),
+    errno.EROFS: ("the file system must not be read-only for", "Give another place.", 1),
+}
+"""What a system call refuses where no command foresaw it: the rule, the remedy and the exit code."""
 
 _LEAVE_SECONDS = 10.0
 """For threads that a user's step started to end by themselves, as those of a pool do at the end of the program."""
@@ -83,11 +90,12 @@ def _code_of(error: Exception, *, debug: bool) -> int:
         # What another library said may have lines of its own.
         typer.echo(f"wellfed: {' '.join(line.strip() for line in str(error).splitlines())}", err=True)
         return error.exit_code
-    if isinstance(error, OSError) and error.errno in _NO_ROOM:
-        # Standard output too may lead to a file.
-        place = "what is written" if error.filename is None else repr(str(error.filename))
-        typer.echo(f"wellfed: the disk must have room for {place}; got {error.strerror}. Free space.", err=True)
-        return 1
+    if isinstance(error, OSError) and error.errno in _OF_THE_SYSTEM:
+        rule, remedy, code = _OF_THE_SYSTEM[error.errno]
+        # Standard output may lead to a file, too, and has no name.
+        place = "what is written" if error.filename is None else repr(os.fsdecode(error.filename))
+        typer.echo(f"wellfed: {rule} {place}; got {error.strerror}. {remedy}", err=True)
+        return code
     hint = "" if debug else " Run again with --debug for the traceback."
     typer.echo(f"wellfed: internal error, please report it: {words_of(error)}.{hint}", err=True)
     return 1

@@ -110,6 +110,17 @@ def test_an_error_is_one_paragraph_on_stderr(capsys: pytest.CaptureFixture[str])
     assert err == "wellfed: the batch size must be at least 1; got 0. Give 1 or more.\n"
 
 
+@pytest.mark.parametrize("arguments", [["verify"], ["index"], ["demo", "--directory"], ["inspect"]])
+def test_a_name_that_is_too_long_is_no_internal_error(
+    arguments: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert exit_code_of(*arguments, "x" * 256) == 2
+    err = capsys.readouterr().err
+    assert "File name too long" in err
+    assert "internal error" not in err
+
+
 @pytest.mark.usefixtures("failing")
 @pytest.mark.parametrize("arguments", [["--debug", "broken"], ["broken", "--debug"]])
 def test_debug_shows_the_traceback_wherever_it_stands(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -93,7 +93,8 @@ def _code_of(error: Exception, *, debug: bool) -> int:
     if isinstance(error, OSError) and error.errno in _OF_THE_SYSTEM:
         rule, remedy, code = _OF_THE_SYSTEM[error.errno]
         # Standard output may lead to a file, too, and has no name.
-        place = "what is written" if error.filename is None else repr(os.fsdecode(error.filename))
+        name = error.filename
+        place = repr(os.fsdecode(name)) if isinstance(name, (str, bytes)) else "what is written"
         typer.echo(f"wellfed: {rule} {place}; got {error.strerror}. {remedy}", err=True)
         return code
     hint = "" if debug else " Run again with --debug for the traceback."

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 from ..config import LoaderSettings, TuneRequest
 from ..errors import ResourceError
@@ -18,21 +17,20 @@ from .budget_notes import budget_notes
 from .measure.boundary import BUDGET_SHARE, measure_boundaries
 from .measure.differential import RUNS, differential
 from .measure.hold import hold
-from .measure.memory import MemoryPlan, holds_on_device
+from .measure.memory import MemoryPlan
 from .measure.parts import Plan, measure_parts, words_on_left_out
 from .measure.rates import Rates
 from .model.space import Limits
 from .result import Result, evidence_of
 from .rig import OutOfDeviceMemoryError, Probe, Rig
-from .search.candidates import BATCH_SIZES, MOST_CANDIDATES, Candidates
+from .search.candidates import BATCH_SIZES, Candidates
 from .search.interrupted import take_best_so_far
-from .search.rounds import run_rounds
-from .search.search import Record, Search, Targets, choose, comparisons, undecided
+from .search.search import Targets
+from .search.winner import WinnerSearch
 
 STOCK_BATCH_SIZE = 64
 """Stock torch is measured at the user's batch size, or at this one, or at the largest below it that fits."""
 
-_MOST_ROUNDS = 10
 _RESIZE_SLICES = 10  # of a measurement's length: 20 s, after the hold
 _SAMPLE_SLICES = 5  # some hundreds of samples: where one in a hundred is slow, a few of those
 _BATCHES_A_SLICE = 4
@@ -253,98 +251,19 @@ class Driver:
         fitting = [size for size in sizes if self.result.memory.likely(size)]
         return max((s for s in fitting if s <= wanted), default=min(fitting, default=None))
 
-    def _what_to_try(self) -> dict[str, Any]:
-        stock = self._stock_batch_size()
-        fixed = (self.request.current is not None) + (stock in self.result.rates.ceilings)
-        count = self._budget.candidates(self.request.rounds, fixed=fixed, most=MOST_CANDIDATES)
-        return {"stock_batch_size": stock, "count": count}
-
-    def _new_search(self) -> Search:
-        trials = self._candidates.trials(**self._what_to_try())
-        return Search(trials, rounds=self.request.rounds, seed=self.request.seed)
-
-    def _between_rounds(self, search: Search) -> None:
-        """Let the model, corrected by what the trials have shown, propose more where time is left for them."""
-        if self._budget.left > self._round_seconds(search) * (search.rounds - search.round):
-            for trial in self._candidates.more(search):
-                search.add(trial)
-
     def _search(self) -> None:
-        request, result = self.request, self.result
-        search = self._new_search()
-        result.records = search.records
-        self._run_rounds(search)
-        winner = self._choose(search)
-        while winner is None and (fresh := self._candidates.instead(search, **self._what_to_try())):
-            # Probing ruled out every batch size, or every loader, that was tried: of those that are left.
-            for trial in fresh:
-                search.add(trial)
-            self._run_rounds(search)
-            winner = self._choose(search)
-        while (
-            winner is not None
-            and search.rounds < _MOST_ROUNDS
-            and self._budget.left - self._kept > self._round_seconds(search)
-            and undecided(search.records, winner, seed=request.seed)
-        ):
-            search.extend(1)
-            self._run_rounds(search)
-            winner = self._choose(search)
-        if winner is None:
-            raise ResourceError(
-                "at least one setting must run and fit under the memory cap",
-                got="; ".join(f"{r.trial.label}: {r.left or 'no batch in its time'}" for r in search.records),
-                remedy="Give a smaller --batch-sizes, or a larger --memory-cap or --budget.",
-            )
-        result.chosen = winner
-        result.comparisons = comparisons(search.records, winner, seed=request.seed)
-
-    def _choose(self, search: Search) -> Record | None:
-        """The winner, its batch size probed: the line through the peaks only decides what is worth measuring."""
-        memory = self.result.memory
-        while (winner := choose(search.records, self._targets(), seed=self.request.seed)) is not None:
-            size = winner.trial.batch_size
-            if self._cap is None or memory.unmeasured is not None:
-                return winner
-            if size not in memory.probes:
-                self._say(f"device memory: probing batch {size}")
-            if memory.check(size):
-                if self._fits_with_loader(winner):
-                    return winner
-                search.bar(winner.trial, "does not fit under the memory cap together with its loader")
-                continue
-            memory.rule_out(size)
-            for record in search.records:
-                if record.trial.batch_size >= size:
-                    search.bar(record.trial, "does not fit under the memory cap")
-        return None
-
-    def _fits_with_loader(self, winner: Record) -> bool:
-        """Whether the step fits beside what its loader holds on the device.
-
-        A loader that decodes on the CPU holds there the batches that the plain probe holds too.
-        """
-        settings = winner.trial.settings
-        if settings is None or not holds_on_device(settings):
-            return True
-        if settings not in self.result.memory.fed:
-            self._say(f"device memory: probing {describe(settings)}")
-        return self.result.memory.check_fed(settings)
-
-    def _round_seconds(self, search: Search) -> float:
-        live = sum(record.left is None for record in search.records)
-        return live * self._budget.slice_seconds * 2
-
-    def _run_rounds(self, search: Search) -> None:
-        run_rounds(
-            self.rig,
-            search,
-            self.result.rates,
-            seconds=self._budget.slice_seconds,
-            left=lambda: self._budget.left - self._kept,
+        WinnerSearch(
+            rig=self.rig,
+            request=self.request,
+            result=self.result,
+            budget=self._budget,
+            candidates=self._candidates,
+            targets=self._targets(),
+            stock_batch_size=self._stock_batch_size,
+            keep=self._kept,
+            probe_seconds=lambda: self._probe_seconds,
             say=self._say,
-            between=self._between_rounds,
-        )
+        ).run()
 
     @property
     def _table_seconds(self) -> float:
@@ -352,15 +271,11 @@ class Driver:
         walls = [m.window.wall_seconds for record in self.result.records for m in record.rounds.values()]
         return RUNS * _OPENED * max([self._budget.slice_seconds, *walls])
 
-    @property
     def _kept(self) -> float:
-        """What the search leaves for the winner's probe, the table and boundaries; nothing where time is short."""
-        later = self._table_seconds + BUDGET_SHARE * self.request.budget_seconds
-        memory = self.result.memory
-        running = {record.trial.batch_size for record in self.result.records if record.left is None}
-        if self._cap is not None and memory.unmeasured is None and not running <= set(memory.probes):
-            later += self._probe_seconds
-        return later if self.request.budget_seconds >= _LONG_BUDGET else 0.0
+        """What the search leaves for the table and boundaries; nothing where time is short."""
+        if self.request.budget_seconds < _LONG_BUDGET:
+            return 0.0
+        return self._table_seconds + BUDGET_SHARE * self.request.budget_seconds
 
     def _tell_apart(self) -> None:
         """The differential table of the chosen settings, where the budget still holds it."""

@@ -93,13 +93,16 @@ class ProcessesBackend:
                 generator=torch.Generator(),
                 # A fork server's workers are its own children.
                 worker_init_fn=partial(
-                    _prepare_worker, None if method == "forkserver" else os.getpid(), self._decoder.cores
+                    _prepare_worker,
+                    None if method == "forkserver" else os.getpid(),
+                    self._decoder.cores,
+                    gc.isenabled(),
                 ),
             )
             _forget_lookups()
         self._tasks.begin(tasks)
         try:
-            with _deaf_to_interrupts(), _collecting_nothing_of_ours():
+            with _deaf_to_interrupts(), _collecting_nothing():
                 self._workers = iter(self._loader)
         except RuntimeError as error:
             self.close()
@@ -234,7 +237,12 @@ def _await_end(workers: Iterable[multiprocessing.process.BaseProcess]) -> None:
             worker.join(_END_SECONDS)
 
 
-def _prepare_worker(pid: int | None, cores: frozenset[int] | None, worker: int) -> None:
+def _prepare_worker(pid: int | None, cores: frozenset[int] | None, collects: bool, worker: int) -> None:
+    # Garbage that was inherited by fork may hold tensors on a CUDA device; giving one back in a worker, where CUDA
+    # cannot be used, aborts it.
+    gc.freeze()
+    if collects:
+        gc.enable()
     keep_to(cores)
     _end_with_parent(pid)
 
@@ -274,19 +282,18 @@ def _deaf_to_interrupts() -> Iterator[None]:
 
 
 @contextmanager
-def _collecting_nothing_of_ours() -> Iterator[None]:
-    """Start workers that never collect garbage of this process, which they inherit by fork.
+def _collecting_nothing() -> Iterator[None]:
+    """Start workers whose collector rests, as by fork this process's does, until `_prepare_worker` has frozen what is.
 
-    Garbage may hold tensors on a CUDA device; giving one back in a worker, where CUDA cannot be used, aborts it.
+    It is not frozen here: a program that has frozen objects itself could not be given back its own garbage alone.
     """
-    before = gc.get_freeze_count()
-    gc.freeze()
+    before = gc.isenabled()
+    gc.disable()
     try:
         yield
     finally:
-        # A program that has frozen objects itself wants them to stay so; ours then stay, too.
-        if not before:
-            gc.unfreeze()
+        if before:
+            gc.enable()
 
 
 def _forget_lookups() -> None:

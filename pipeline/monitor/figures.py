@@ -224,7 +224,7 @@ def scaling(world_size: int, *, one: float | None, ceiling: float | None, fed: f
         efficiency=_over(fed, ideal),
         communication=_over(ceiling, ideal),
         loader=_over(fed, ceiling),
-        reason=f"{' and '.join(missing)} did not run" if missing else None,
+        reason=f"{' and '.join(missing)} had no step after its warm-up" if missing else None,
     )
 
 

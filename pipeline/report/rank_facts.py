@@ -57,7 +57,7 @@ _SCALING = {
     **dict.fromkeys(("one", "ceiling", "fed", "efficiency", "communication", "loader"), "n?"),
     "reason": "t?",
 }
-NOT_RUN = "training with the loader did not run"
+NOT_RUN = "training with the loader had no step after its warm-up"
 HEADS = ("Rank", "#Samples/s", "#Step", "#Waiting", "#GPU utilization", "#Peak memory")
 
 
@@ -169,7 +169,7 @@ def scaling_rows(report: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """What, samples/s, and what is left of the line above it."""
     found, world = report["scaling"], report["world_size"]
     ideal = None if found["one"] is None else world * found["one"]
-    missing = "did not run"
+    missing = "had no step after its warm-up"
     return [
         (f"{world} times one GPU by itself", words.rate(ideal, missing), ""),
         (

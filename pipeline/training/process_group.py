@@ -11,6 +11,7 @@ import functools
 import gc
 import os
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-__all__ = ["OwnGroup", "ProbeGroup", "as_rank_0", "join_launched_group"]
+__all__ = ["OwnGroup", "ProbeGroup", "as_rank_0", "group_if_launched_alone", "join_launched_group"]
 
 GLOO_TIMEOUT_SECONDS = 130.0
 """gloo's collectives cannot be ended from outside: those that wait for a rank that is gone end by this.
@@ -72,11 +73,26 @@ class ProbeGroup:
 
 
 def join_launched_group(torch_device: str) -> None:
-    """Make the default group of a launched process that has none yet; nothing where it was launched alone."""
-    if _launched_alone(os.environ) or not dist.is_available() or dist.is_initialized():
+    """Make the default group of a launched process that has none yet: of all ranks, or of one launched alone."""
+    if "WORLD_SIZE" not in os.environ or not dist.is_available() or dist.is_initialized():
+        return
+    if _launched_alone(os.environ):
+        # It ends with this process.
+        group_if_launched_alone(torch_device).__enter__()
         return
     _use(torch_device)
     dist.init_process_group(_backend_for(torch_device))
+
+
+def group_if_launched_alone(torch_device: str) -> AbstractContextManager[Any]:
+    """The default group of one while it is open, where a launcher started one process: its step may be DDP's.
+
+    Nothing where no launcher did, where it started several, or where the program has a group.
+    """
+    launched = "WORLD_SIZE" in os.environ and _launched_alone(os.environ)
+    if not launched or not dist.is_available():
+        return nullcontext()
+    return OwnGroup(dist.HashStore(), 0, 1, torch_device)
 
 
 def as_rank_0(number: int, wanted: bool) -> bool:

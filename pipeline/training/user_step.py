@@ -69,7 +69,7 @@ def build_user_step(
         raise StepError(
             f"building the step {name} must return a callable, and raised",
             got=words_of(error),
-            remedy="Mend the function; --debug shows its traceback.",
+            remedy=_remedy(error),
         ) from error
     if not callable(step):
         raise StepError(
@@ -78,6 +78,15 @@ def build_user_step(
             remedy="Return a function, or an object with __call__, that trains on one batch.",
         )
     return step
+
+
+def _remedy(error: BaseException) -> str:
+    if "process group has not been initialized" in str(error):
+        return (
+            "Start with torchrun, as `torchrun --standalone --nproc-per-node 1 -m wellfed.pipeline ...`: it is made then; "
+            "or call tune() after init_process_group."
+        )
+    return "Mend the function; --debug shows its traceback."
 
 
 def _find(name: str) -> Callable[..., Any]:

@@ -17,6 +17,7 @@ from ..hardware.others import CoreWatch
 from ..loader.ranks import found_ranks
 from ..loader.usable import usable_backends
 from ..training import Accelerator, StepSpec, open_accelerator
+from ..training.process_group import group_if_launched_alone
 from .advice.batch import advise_batch
 from .assemble import dataset_facts, device_facts, report, tuned_config
 from .driver import Device, Driver, Progress, quiet
@@ -79,6 +80,7 @@ def opened(
         spec = StepSpec(name=step, image_size=image_size, num_classes=max(1000, len(source.class_names)))
         accelerator = open_accelerator(device)
         stack.callback(accelerator.close)
+        stack.enter_context(group_if_launched_alone(accelerator.torch_device))
         rig = stack.enter_context(
             MachineRig(source, spec, accelerator.name, accelerator, seed=seed, clock=clock, together=together)
         )

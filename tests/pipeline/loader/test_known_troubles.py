@@ -168,9 +168,13 @@ class Knot:
             file.write(f"{os.getpid()}\n")
 
 
-def test_workers_do_not_collect_garbage_of_the_program(image_folder: Path, tmp_path: Path) -> None:
-    # given garbage as tensors on a CUDA device may be, whose end in a forked worker aborts it
+@pytest.mark.parametrize("frozen", [False, True])
+def test_workers_do_not_collect_garbage_of_the_program(image_folder: Path, tmp_path: Path, frozen: bool) -> None:
+    # given garbage as tensors on a CUDA device may be, whose end in a forked worker aborts it, and a program that has
+    # frozen objects itself
     collected = tmp_path / "collected"
+    if frozen:
+        gc.freeze()
     before = gc.get_freeze_count()
     gc.disable()
     try:
@@ -186,6 +190,7 @@ def test_workers_do_not_collect_garbage_of_the_program(image_folder: Path, tmp_p
     gc.collect()
     assert collected.read_text() == f"{os.getpid()}\n"
     assert gc.get_freeze_count() == before
+    gc.unfreeze()
 
 
 def collecting(image: torch.Tensor) -> torch.Tensor:

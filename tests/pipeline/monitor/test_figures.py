@@ -164,11 +164,11 @@ def test_scaling_is_communication_times_loader() -> None:
 def test_what_did_not_run_leaves_its_factors_out() -> None:
     found = scaling(4, one=None, ceiling=3600.0, fed=3240.0)
     assert (found.communication, found.loader, found.efficiency) == (None, 0.9, None)
-    assert found.reason == "one GPU by itself did not run"
+    assert found.reason == "one GPU by itself had no step after its warm-up"
 
     found = scaling(2, one=10.0, ceiling=None, fed=15.0)
     assert (found.communication, found.loader, found.efficiency) == (None, None, 0.75)
     assert scaling(2, one=None, ceiling=None, fed=None).reason == (
         "one GPU by itself and the step of all ranks on cached batches and the step of all ranks with their loaders "
-        "did not run"
+        "had no step after its warm-up"
     )

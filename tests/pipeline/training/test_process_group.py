@@ -9,7 +9,12 @@ import torch
 import torch.distributed as dist
 
 from wellfed.pipeline.training import process_group, stall
-from wellfed.pipeline.training.process_group import OwnGroup, as_rank_0, join_launched_group
+from wellfed.pipeline.training.process_group import (
+    OwnGroup,
+    as_rank_0,
+    group_if_launched_alone,
+    join_launched_group,
+)
 from wellfed.pipeline.tune.machine import loaders
 
 
@@ -46,12 +51,27 @@ def test_the_programs_own_group_is_left_alone() -> None:
     assert dist.group.WORLD is before
 
 
-def test_a_process_that_was_launched_alone_gets_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_no_launcher_started_gets_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     join_launched_group("cpu")
+    with group_if_launched_alone("cpu"):
+        assert not dist.is_initialized()
+
+
+def test_a_process_that_was_launched_alone_has_a_group_of_one_for_a_step_of_ddp(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("WORLD_SIZE", "1")
-    join_launched_group("cpu")
+    with group_if_launched_alone("cpu"):
+        assert (dist.get_rank(), dist.get_world_size()) == (0, 1)
     assert not dist.is_initialized()
+    join_launched_group("cpu")
+    assert dist.get_world_size() == 1
+    # of several ranks, who make theirs together
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    dist.destroy_process_group()
+    with group_if_launched_alone("cpu"):
+        assert not dist.is_initialized()
 
 
 def test_all_ranks_of_a_launched_group_do_what_rank_0_wants(monkeypatch: pytest.MonkeyPatch) -> None:

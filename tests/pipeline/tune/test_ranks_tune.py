@@ -18,10 +18,17 @@ from wellfed.pipeline.report import validate_report
 SCRIPT = Path(__file__).with_name("tune_on_ranks.py")
 
 
-def torchrun(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+def torchrun(*arguments: object, cwd: Path, processes: int = 2) -> subprocess.CompletedProcess[str]:
     # Its time limit only keeps a run that hangs from holding up the tests.
     return subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *map(str, arguments)],
+        [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            f"--nproc-per-node={processes}",
+            *map(str, arguments),
+        ],
         cwd=cwd,
         capture_output=True,
         text=True,
@@ -117,3 +124,26 @@ def test_the_command_writes_one_report_from_rank_0(photos: Path) -> None:
     validate_report(report)
     assert report["ranks"]["world_size"] == 2
     assert report["memory"]["probes"][0]["error"] is None
+
+
+@pytest.mark.long
+def test_a_step_of_ddp_is_measured_also_in_the_only_process_of_a_launcher(photos: Path) -> None:
+    (photos / SCRIPT.name).write_text(SCRIPT.read_text("utf-8"), "utf-8")
+    command = (
+        *("-m", "wellfed.pipeline", "tune", "photos", "--step", "tune_on_ranks:ddp", "--device", "simulated"),
+        *("--budget", "4s", "--hold", "1s", "--batch-sizes", "8", "--image-size", "16", "--report", "alone"),
+        *("--output", "alone.json"),
+    )
+    done = torchrun(*command, cwd=photos, processes=1)
+    assert done.stdout.count("Tuned config: alone.json") == 1, done.stderr
+    report = json.loads((photos / "alone" / "report.json").read_text("utf-8"))
+    validate_report(report)
+    assert "ranks" not in report
+    assert report["memory"]["probes"][0]["error"] is None
+    # without a launcher there is no group, and the error says how to come to one
+    done = subprocess.run(
+        [sys.executable, *command], cwd=photos, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.returncode == 1
+    assert "process group has not been initialized" in done.stderr
+    assert "Start with torchrun, as `torchrun --standalone --nproc-per-node 1" in done.stderr

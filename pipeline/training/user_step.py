@@ -83,8 +83,8 @@ def build_user_step(
 def _remedy(error: BaseException) -> str:
     if "process group has not been initialized" in str(error):
         return (
-            "Start with torchrun, as `torchrun --standalone --nproc-per-node 1 -m wellfed.pipeline ...`: it is made then; "
-            "or call tune() after init_process_group."
+            "Start with torchrun, as `torchrun --standalone --nproc-per-node 1 -m wellfed.pipeline ...`, which has one "
+            "made; or call tune() after init_process_group."
         )
     return "Mend the function; --debug shows its traceback."
 

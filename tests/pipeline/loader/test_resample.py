@@ -76,7 +76,7 @@ def differences(device: str, scratch: int, repository: Path, *, interpreted: boo
 
 
 # 60 bytes for each row of a crop: the smaller scratch takes each crop alone.
-# Triton 3.6's interpreter does not work with NumPy 2.4; where a GPU is, the test below says more.
+# Not every Triton's interpreter works with every NumPy; where a GPU is, the test below says more.
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU runs them itself")
 @pytest.mark.parametrize("scratch", [100, 1 << 20])
 def test_pictures_are_pillows_within_one_level(scratch: int, repository: Path) -> None:

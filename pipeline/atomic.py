@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 from .errors import ResourceError
@@ -18,8 +19,8 @@ def write_atomically(path: Path, text: str) -> None:
     Raises:
         ResourceError: the folder cannot be written.
     """
-    # Cut, so that a name that is as long as names may be has one beside it.
-    temporary = path.with_name(f".{path.name[:_KEPT]}.{os.getpid()}.tmp")
+    # Cut, so that a name that is as long as names may be has one beside it; another thread's has another number.
+    temporary = path.with_name(f".{path.name[:_KEPT]}.{os.getpid()}-{threading.get_native_id()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

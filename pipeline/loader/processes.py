@@ -331,6 +331,7 @@ def _worker_error(error: RuntimeError) -> WorkerError:
     return WorkerError(
         f"decoding processes must live until the loader ends them, but {who} ended",
         got=text,
-        remedy="Out of memory is the usual reason (see dmesg); use fewer workers, or backend='threads'. Cutting an LMDB "
-        "file short while it is read does it, too. A script needs its main part under `if __name__ == '__main__':`.",
+        remedy="Out of memory is the usual reason (see dmesg); use fewer workers, or backend='threads'. Cutting an "
+        "LMDB file short while it is read does it, too. A script needs its main part under "
+        "`if __name__ == '__main__':`.",
     )

@@ -58,6 +58,11 @@ def main(arguments: Sequence[str] | None = None) -> list[float]:
         if finished.exists():
             accelerator.load_state(options.directory)
 
+        def save() -> None:
+            accelerator.save_state(options.directory)
+            if accelerator.is_main_process:
+                finished.write_text(json.dumps({"batches": len(losses)}))
+
         mean, std = MEAN.to(accelerator.device), STD.to(accelerator.device)
         losses: list[float] = []
         while loader.epoch < options.epochs:
@@ -70,15 +75,16 @@ def main(arguments: Sequence[str] | None = None) -> list[float]:
                 losses.append(loss.item())
                 stop = len(losses) == options.stop_after
                 if stop or len(losses) % options.save_every == 0:
-                    accelerator.save_state(options.directory)
-                    if accelerator.is_main_process:
-                        finished.write_text(json.dumps({"batches": len(losses)}))
+                    save()
                 if stop:
                     accelerator.end_training()
                     return losses
+        if losses:
+            save()
     accelerator.end_training()
     return losses
 
 
 if __name__ == "__main__":
-    print(f"last loss: {main()[-1]:.3f}")
+    done = main()
+    print(f"last loss: {done[-1]:.3f}" if done else "nothing left to train: more --epochs, or another --directory?")

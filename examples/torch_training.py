@@ -68,10 +68,23 @@ def main(arguments: Sequence[str] | None = None) -> list[float]:
             loader.load_state_dict(saved["loader"])
             step = saved["step"]
 
+        def save() -> None:
+            # The place of the loader is the same on all ranks, so one checkpoint serves them all.
+            if int(os.environ.get("RANK", 0)) == 0:
+                options.directory.mkdir(parents=True, exist_ok=True)
+                saved = {
+                    "model": model.state_dict(),
+                    "optimizer": optimizer.state_dict(),
+                    "loader": loader.state_dict(),
+                    "step": step,
+                }
+                torch.save(saved, checkpoint)
+
         mean, std = MEAN.to(device), STD.to(device)
-        losses = []
+        losses: list[float] = []
+        stop = False
         # The loader counts its epochs, also across checkpoints; set_epoch is not needed.
-        while loader.epoch < options.epochs:
+        while loader.epoch < options.epochs and not stop:
             for images, labels in loader:
                 loss = cross_entropy(model((images.float() - mean) / std), labels)
                 optimizer.zero_grad()
@@ -80,24 +93,17 @@ def main(arguments: Sequence[str] | None = None) -> list[float]:
                 losses.append(loss.item())
                 step += 1
                 stop = len(losses) == options.stop_after
-                # The place of the loader is the same on all ranks, so one checkpoint serves them all.
-                if (stop or step % options.save_every == 0) and int(os.environ.get("RANK", 0)) == 0:
-                    options.directory.mkdir(parents=True, exist_ok=True)
-                    saved = {
-                        "model": model.state_dict(),
-                        "optimizer": optimizer.state_dict(),
-                        "loader": loader.state_dict(),
-                        "step": step,
-                    }
-                    torch.save(saved, checkpoint)
+                if stop or step % options.save_every == 0:
+                    save()
                 if stop:
                     break
-            if options.stop_after and len(losses) >= options.stop_after:
-                break
+        if losses and not stop:
+            save()
     if several:
         torch.distributed.destroy_process_group()
     return losses
 
 
 if __name__ == "__main__":
-    print(f"last loss: {main()[-1]:.3f}")
+    done = main()
+    print(f"last loss: {done[-1]:.3f}" if done else "nothing left to train: more --epochs, or another --directory?")

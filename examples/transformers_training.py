@@ -113,4 +113,5 @@ def main(arguments: Sequence[str] | None = None) -> list[float]:
 
 
 if __name__ == "__main__":
-    print(f"last loss: {main()[-1]:.3f}")
+    done = main()
+    print(f"last loss: {done[-1]:.3f}" if done else "nothing left to train: more --epochs, or another --directory?")

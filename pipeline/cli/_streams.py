@@ -5,10 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
+from typing import Any
 
 __all__ = ["open_streams"]
 
@@ -16,7 +13,7 @@ __all__ = ["open_streams"]
 class _Words(io.FileIO):
     """Standard error: progress and messages."""
 
-    def write(self, data: ReadableBuffer, /) -> int:
+    def write(self, data: Any, /) -> int:
         try:
             return super().write(data)
         except OSError:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from importlib import util
@@ -115,21 +113,12 @@ def test_an_example_goes_on_where_it_stopped(
 
 @pytest.mark.parametrize("name", ["torch", *(pytest.param(n, marks=pytest.mark.long) for n in NEEDS if n != "torch")])
 def test_an_example_that_has_nothing_to_train_says_so(
-    name: str, pictures: Path, repository: Path, tmp_path: Path
+    name: str, pictures: Path, run_example: Callable[..., str]
 ) -> None:
     for library in NEEDS[name]:
         pytest.importorskip(library, reason=f"needs {library} (pip install 'wellfed[dev]')")
-    script = str(repository / "examples" / f"{name}_training.py")
-    done = subprocess.run(
-        [sys.executable, script, str(pictures), "--epochs", "0", "--image-size", "32", "--batch-size", "2"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(repository / ".typing")},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith("nothing left to train: more --epochs, or another --directory?\n")
+    said = run_example(f"{name}_training.py", str(pictures), "--epochs", "0", "--image-size", "32", "--batch-size", "2")
+    assert said.endswith("nothing left to train: more --epochs, or another --directory?\n")
 
 
 @pytest.mark.parametrize("name", ["accelerate", "transformers"])

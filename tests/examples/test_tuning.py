@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from importlib import util
 from pathlib import Path
 
@@ -16,7 +14,7 @@ from PIL import Image
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["torch", "lightning", "accelerate"])
-def test_an_example_tunes_once_and_trains_with_it(name: str, repository: Path, tmp_path: Path) -> None:
+def test_an_example_tunes_once_and_trains_with_it(name: str, run_example: Callable[..., str], tmp_path: Path) -> None:
     if name != "torch" and util.find_spec(name) is None:
         pytest.skip(f"needs {name} (pip install 'wellfed[dev]')")
     random = np.random.default_rng(1)
@@ -24,20 +22,10 @@ def test_an_example_tunes_once_and_trains_with_it(name: str, repository: Path, t
         folder = tmp_path / "pictures" / ("cat" if number % 2 else "dog")
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray(random.integers(0, 256, (48, 64, 3), dtype=np.uint8)).save(folder / f"{number}.jpg")
-    command = [sys.executable, str(repository / "examples" / f"{name}_tuning.py"), "pictures", "--device", "simulated"]
-    command += ["--image-size", "32", "--batch-sizes", "2", "--budget", "3s", "--hold", "1s"]
+    options = ["--image-size", "32", "--batch-sizes", "2", "--budget", "3s", "--hold", "1s"]
 
     def run() -> str:
-        done = subprocess.run(
-            command,
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(repository / ".typing")},
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        return run_example(f"{name}_tuning.py", "pictures", "--device", "simulated", *options)
 
     # when it runs for the first time, then it tunes for its own step, in batches of two, and trains
     first = run()

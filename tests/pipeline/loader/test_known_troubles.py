@@ -169,12 +169,15 @@ class Knot:
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_workers_do_not_collect_garbage_of_the_program(image_folder: Path, tmp_path: Path, frozen: bool) -> None:
+def test_workers_do_not_collect_garbage_of_the_program(
+    image_folder: Path, tmp_path: Path, request: pytest.FixtureRequest, frozen: bool
+) -> None:
     # given garbage as tensors on a CUDA device may be, whose end in a forked worker aborts it, and a program that has
     # frozen objects itself
     collected = tmp_path / "collected"
     if frozen:
         gc.freeze()
+        request.addfinalizer(gc.unfreeze)
     before = gc.get_freeze_count()
     gc.disable()
     try:
@@ -190,7 +193,6 @@ def test_workers_do_not_collect_garbage_of_the_program(image_folder: Path, tmp_p
     gc.collect()
     assert collected.read_text() == f"{os.getpid()}\n"
     assert gc.get_freeze_count() == before
-    gc.unfreeze()
 
 
 def collecting(image: torch.Tensor) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -86,9 +87,10 @@ def test_a_backend_on_the_gpu_holds_no_more_device_memory_after_more_epochs(open
         free, total = torch.cuda.mem_get_info()
         return total - free
 
-    first = held(5)
-    # 120 batches of 588 KiB are 69 MiB, if each were kept.
-    assert held(40) - first < 32 << 20
+    levels = [held(epochs) for epochs in (5, 40, 40, 40)]
+    # 120 batches of 588 KiB are 69 MiB, if each were kept. The device tells all that is held on it, and another program
+    # that begins meanwhile adds to one of the rounds; what is kept adds to each.
+    assert min(after - before for before, after in pairwise(levels)) < 32 << 20
 
 
 @pytest.mark.gpu

@@ -186,10 +186,11 @@ def test_workers_do_not_collect_garbage_of_the_program(
         with DataLoader(image_folder, batch_size=2, image_size=8, transform=collecting, **options) as loader:
             # when a worker collects
             assert len(list(loader)) == 6
+        # then that garbage is left to this process, which still collects it
+        assert not collected.exists()
     finally:
+        # From here on this process may collect it at any time.
         gc.enable()
-    # then that garbage is left to this process, which still collects it
-    assert not collected.exists()
     gc.collect()
     assert collected.read_text() == f"{os.getpid()}\n"
     assert gc.get_freeze_count() == before

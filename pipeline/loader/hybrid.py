@@ -41,7 +41,7 @@ class HybridBackend(EngineBackend):
 
     def __init__(self, decoder: BatchDecoder, config: LoaderConfig) -> None:
         settings = config.settings
-        threads = dali_threads(settings.num_workers)
+        threads = dali_threads(settings.num_workers, settings.hw_decoder_load)
         pool = CpuPool(decoder, max(1, settings.num_workers - threads))
         ahead = batches_ahead(decoder.batch_bytes(settings.batch_size), settings.prefetch_factor)
         engines = (_gpu_engine(decoder, config, pool, threads), CpuEngine(decoder, pool, spare=ahead + 2))

@@ -37,6 +37,7 @@ from .loaders import STALL_SECONDS, Loaders
 from .settle import SETTLE_SECONDS, settle
 from .supply import SuppliedSource, some_rows
 from .throughput import copying_rate, reading_rate
+from .turns import workers_in_turn
 from .worker_memory import read_beside
 
 PROBE_TIMEOUT_SECONDS = 300.0
@@ -177,7 +178,7 @@ class MachineRig:
         if feed is None:
             feed = self._feeds[trial.id] = self._loaders.feed(trial.settings, trial.batch_size)
         self._warm(step, feed, trial.settings, seconds)
-        window = self._measure(step, feed, seconds)
+        window = self._measure(step, feed, seconds, turn=workers_in_turn(trial.settings))
         # What this loader makes ready from here on would slow down whoever is measured next.
         settle(self._clock)
         return window
@@ -243,7 +244,7 @@ class MachineRig:
         feed = Feed(self._loaders.open(settings, some))
         try:
             self._warm(step, feed, settings, seconds)
-            return self._measure(step, feed, seconds)
+            return self._measure(step, feed, seconds, turn=workers_in_turn(settings))
         finally:
             feed.close()
             settle(self._clock)
@@ -323,11 +324,13 @@ class MachineRig:
         self._graphs.apply()
         return step
 
-    def _measure(self, step: Step, batches: Iterator[Any], seconds: float, max_steps: int | None = None) -> Window:
+    def _measure(
+        self, step: Step, batches: Iterator[Any], seconds: float, max_steps: int | None = None, *, turn: int = 1
+    ) -> Window:
         # A first call may compile.
         first = not getattr(step, "calls", 1)
         limit = PROBE_TIMEOUT_SECONDS if first else STALL_SECONDS
-        go_on = self._together.pace(seconds, max_steps)
+        go_on = self._together.pace(seconds, max_steps, turn)
         with guarded_from_stalls(step, batches, limit_seconds=limit) as (watched, watched_batches):
             window = measure(
                 watched,
@@ -350,14 +353,16 @@ class MachineRig:
             ready = min(ready, 1 + 2 * settings.prefetch_factor)
         for _ in range(ready):
             asked = self._clock()
-            self._accelerator.copy(next(feed))
-            if self._clock() - asked > _WAITED_SECONDS:  # this one was not ready: the queue is empty
+            batch = next(feed)
+            # The copy of a large batch takes as long, and says nothing of the queue.
+            waited = self._clock() - asked
+            self._accelerator.copy(batch)
+            if waited > _WAITED_SECONDS:  # this one was not ready: the queue is empty
                 return
 
     def _warm(self, step: Step, feed: Feed, settings: LoaderSettings | None, seconds: float) -> None:
         self._drain(feed, settings)
-        workers = 0 if settings is None or settings.backend != "processes" else settings.num_workers
-        self._measure(step, feed, seconds, max_steps=1 if settings is None else _WARM_STEPS + workers)
+        self._measure(step, feed, seconds, max_steps=1 if settings is None else _WARM_STEPS + workers_in_turn(settings))
 
     def _guarded(self, batch_size: int, run: Callable[[], Window]) -> Window:
         """Once more with the device to itself where steps of other batch sizes took the memory."""
@@ -396,7 +401,10 @@ class _MachineHold:
     def feed(self, seconds: float) -> Window:
         step = self._rig._step(self._settings.batch_size)
         with read_beside(self._feed.loader.worker_pids, self._keep):
-            return self._rig._guarded(self._settings.batch_size, lambda: self._rig._measure(step, self._feed, seconds))
+            return self._rig._guarded(
+                self._settings.batch_size,
+                lambda: self._rig._measure(step, self._feed, seconds, turn=workers_in_turn(self._settings)),
+            )
 
     def _keep(self, found: Mapping[int, int]) -> None:
         self._worker_bytes = found

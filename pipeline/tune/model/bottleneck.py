@@ -272,7 +272,11 @@ class Model:
         if cpu is None or engine is None:
             return rate
         # Both sides decode at once, so the one that is slower for its share of the batches sets the rate.
-        ours = np.array([dali_threads(count) for count in range(int(workers.max(initial=0)) + 1)])[workers]
+        counts = range(int(workers.max(initial=0)) + 1)
+        mixed, engines_alone = (
+            np.array([dali_threads(count, load) for count in counts])[workers] for load in (0.0, 1.0)
+        )
+        ours = np.where(points.hw_decoder_load >= 1, engines_alone, mixed)
         device = self.curves[engine].of_cores(np.minimum(ours, self.curves[engine].cores))
         if engine == "dali":
             device = device * self._load_factor(points.hw_decoder_load)

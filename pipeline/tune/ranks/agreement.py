@@ -181,7 +181,7 @@ class Ranks:
         self._inner.pop()
         self._windows.pop()
 
-    def pace(self, seconds: float, max_steps: int | None) -> GoOn:
+    def pace(self, seconds: float, max_steps: int | None, turn: int = 1) -> GoOn:
         self._windows[-1] += 1
         window = f"{self._open[-1] if self._open else ''}/window/{self._windows[-1]}"
         self.meet(f"{window}/begin", within=self._open)
@@ -195,7 +195,7 @@ class Ranks:
             self.wait(keys, within=within)
             return [float(self.store.get(key)) for key in keys]
 
-        return Pace(post, collect, seconds=seconds, max_steps=max_steps)
+        return Pace(post, collect, seconds=seconds, max_steps=max_steps, turn=turn)
 
     def _failed_level(self) -> str | None:
         """The innermost piece of work of this rank's that failed on some rank; None where none did."""

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ..machine.turns import LONGEST
+
 __all__ = ["Pace"]
 
 
@@ -22,6 +24,7 @@ class Pace:
         collect: wait for what all ranks have posted in that exchange.
         seconds: of the window; at least one step is run.
         max_steps: end after that many steps, if that comes first.
+        turn: end after whole turns of so many steps, as long as these do not make the window several times as long.
     """
 
     def __init__(
@@ -31,11 +34,13 @@ class Pace:
         *,
         seconds: float,
         max_steps: int | None,
+        turn: int = 1,
     ) -> None:
         self._post = post
         self._collect = collect
         self._seconds = seconds
         self._most = max_steps
+        self._turn = 1 if max_steps is not None else turn
         self._number = 0
         self._post_after = 1
         self._until = 1
@@ -58,7 +63,10 @@ class Pace:
         self._before = (self._post_after, slowest)
         left = self._seconds - slowest - (steps - self._post_after) * each
         # As many as fit, to the nearest: the time is reached on the average, and no run is a part of a step.
-        more = steps if each <= 0 else min(steps, round(left / each))
+        more = max(0, steps if each <= 0 else min(steps, round(left / each)))
+        to_whole = -(steps + more) % self._turn
+        if (more + to_whole) * each <= left + (LONGEST - 1) * self._seconds:
+            more += to_whole
         if more < 1:
             return False
         self._number += 1

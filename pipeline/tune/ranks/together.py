@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from ...training.process_group import ProbeGroup
+from ..machine.turns import whole_turns
 
 __all__ = ["ALONE", "GoOn", "Together"]
 
@@ -27,8 +28,14 @@ class Together(Protocol):
         """Begin work with all ranks and end it with all: where it raises on one, it raises the same on all."""
         ...
 
-    def pace(self, seconds: float, max_steps: int | None) -> GoOn | None:
-        """Begin a window with all ranks: what gives it the same number of steps everywhere. None: time alone does."""
+    def pace(self, seconds: float, max_steps: int | None, turn: int = 1) -> GoOn | None:
+        """Begin a window with all ranks: what gives it the same number of steps everywhere. None: time alone does.
+
+        Args:
+            seconds: of the window, about.
+            max_steps: end after that many steps, if that comes first.
+            turn: batches that come together; without max_steps a window holds whole turns where they are short enough.
+        """
         ...
 
     def recover(self) -> None:
@@ -53,8 +60,8 @@ class _Alone:
     def agreed(self, work: Callable[[], T]) -> T:
         return work()
 
-    def pace(self, seconds: float, max_steps: int | None) -> GoOn | None:
-        return None
+    def pace(self, seconds: float, max_steps: int | None, turn: int = 1) -> GoOn | None:
+        return None if turn == 1 or max_steps is not None else whole_turns(seconds, turn)
 
     def recover(self) -> None:
         return None

@@ -264,11 +264,13 @@ def test_ranks_with_different_datasets_or_devices_are_refused(tmp_path: Path) ->
             check_same([mine, opened_things(source, spec, SimulatedAccelerator("simulated:h200"), 0)])
 
 
-def steps_of(on_each: OnEachRank, seconds: float, most: int | None, *clocks: Callable[[int], float]) -> list[int]:
+def steps_of(
+    on_each: OnEachRank, seconds: float, most: int | None, *clocks: Callable[[int], float], turn: int = 1
+) -> list[int]:
     """Steps that ranks do in a window, each of whose clocks says the seconds after so many."""
 
     def count(ranks: Ranks) -> int:
-        go_on = ranks.pace(seconds, most)
+        go_on = ranks.pace(seconds, most, turn)
         done = 0
         while go_on(done, clocks[ranks.rank](done)):
             done += 1
